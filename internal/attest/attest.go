@@ -1,0 +1,223 @@
+// Package attest mints and verifies attestations: the short-lived JWS by which
+// a worker knows that a request came through pinboard, and on whose behalf
+// (protocol §5).
+package attest
+
+import (
+	"bytes"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/pinboard-go/pinboard/internal/wire"
+)
+
+const (
+	// TTL is how long an attestation is good for.
+	TTL = 30 * time.Second
+	// Skew is how far a verifier's clock may be off.
+	Skew = 30 * time.Second
+)
+
+// header is the protected header {"alg":"HS256","typ":"pinboard+jwt"}. A
+// verifier compares it as text: no token chooses its algorithm.
+const header = "eyJhbGciOiJIUzI1NiIsInR5cCI6InBpbmJvYXJkK2p3dCJ9"
+
+// ErrInvalid is what Verify returns for every token it does not accept,
+// wrapped with the reason.
+var ErrInvalid = errors.New("invalid attestation")
+
+// Account is an authenticated client.
+type Account struct {
+	Subject string
+	Scopes  []string
+	// Claims are JSON values. Verify returns numbers as json.Number, so that
+	// no two large ones, such as the ids of two users, become one float64.
+	Claims map[string]any
+}
+
+// Claims say on whose behalf a request comes: an account, a calling instance,
+// or nobody when both are unset.
+type Claims struct {
+	// Audience is the owner's session id.
+	Audience string
+	// Account is set for an authenticated client.
+	Account *Account
+	// Caller is "/<ns>/<id>" for a cluster call, Depth its depth.
+	Caller string
+	Depth  int
+}
+
+type account struct {
+	Sub    string         `json:"sub"`
+	Scopes []string       `json:"scopes"`
+	Claims map[string]any `json:"claims"`
+}
+
+type payload struct {
+	Aud    string   `json:"aud"`
+	Iat    int64    `json:"iat"`
+	Exp    int64    `json:"exp"`
+	Acct   *account `json:"acct,omitempty"`
+	Caller string   `json:"caller,omitempty"`
+	Depth  *int     `json:"depth,omitempty"`
+}
+
+// Mint signs claims with the worker's secret, issued at now. It returns an
+// error for an empty secret, with which anybody could sign, and for claims of
+// an account that are not JSON values. With a Caller, Account does not count.
+func Mint(secret wire.Secret, claims Claims, now time.Time) (string, error) {
+	if secret.Empty() {
+		return "", errors.New("sign an attestation: the secret is empty")
+	}
+	iat := now.Unix()
+	p := payload{Aud: claims.Audience, Iat: iat, Exp: iat + int64(TTL/time.Second)}
+	switch {
+	case claims.Caller != "":
+		p.Caller, p.Depth = claims.Caller, &claims.Depth
+	case claims.Account != nil:
+		a := *claims.Account
+		if a.Scopes == nil {
+			a.Scopes = []string{}
+		}
+		if a.Claims == nil {
+			a.Claims = map[string]any{}
+		}
+		p.Acct = &account{Sub: a.Subject, Scopes: a.Scopes, Claims: a.Claims}
+	}
+	body, err := json.Marshal(p)
+	if err != nil {
+		return "", fmt.Errorf("encode an attestation: %w", err)
+	}
+	input := header + "." + base64.RawURLEncoding.EncodeToString(body)
+	return input + "." + sign(secret, input), nil
+}
+
+func sign(secret wire.Secret, input string) string {
+	mac := hmac.New(sha256.New, []byte(secret.Reveal()))
+	mac.Write([]byte(input))
+	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
+}
+
+// Verify returns the claims of a token that was signed with secret for an
+// audience that accept takes, and that is in time at now. Every fault is an
+// ErrInvalid; the signature is compared in constant time, before anything the
+// token says is looked at.
+func Verify(token string, secret wire.Secret, accept func(audience string) bool, now time.Time) (Claims, error) {
+	if secret.Empty() {
+		return Claims{}, invalid("no secret to verify with")
+	}
+	parts := strings.SplitN(token, ".", 4)
+	if len(parts) != 3 {
+		return Claims{}, invalid("not three parts")
+	}
+	// Compared as text, so that no second spelling of one signature passes.
+	if !hmac.Equal([]byte(parts[2]), []byte(sign(secret, parts[0]+"."+parts[1]))) {
+		return Claims{}, invalid("wrong signature")
+	}
+	if parts[0] != header {
+		return Claims{}, invalid("wrong header")
+	}
+	body, err := base64.RawURLEncoding.Strict().DecodeString(parts[1])
+	if err != nil {
+		return Claims{}, invalid("payload is not base64url")
+	}
+	// A map, because names must match exactly: encoding/json folds case in
+	// structs, and "AUD" is not "aud".
+	var raw map[string]json.RawMessage
+	if json.Unmarshal(body, &raw) != nil || raw == nil {
+		return Claims{}, invalid("payload is not a JSON object")
+	}
+	if err := checkTimes(raw, now); err != nil {
+		return Claims{}, err
+	}
+	return readClaims(raw, accept)
+}
+
+func checkTimes(raw map[string]json.RawMessage, now time.Time) error {
+	var iat, exp int64
+	if !read(raw, "iat", &iat) || !read(raw, "exp", &exp) {
+		return invalid("iat or exp is not an integer")
+	}
+	const limit = 1 << 53
+	if iat < -limit || iat > limit || exp < -limit || exp > limit {
+		return invalid("iat or exp out of range")
+	}
+	if now.Before(time.Unix(iat, 0).Add(-Skew)) || now.After(time.Unix(exp, 0).Add(Skew)) {
+		return invalid("too early or too late")
+	}
+	return nil
+}
+
+func readClaims(raw map[string]json.RawMessage, accept func(string) bool) (Claims, error) {
+	var c Claims
+	if !read(raw, "aud", &c.Audience) || !accept(c.Audience) {
+		return Claims{}, invalid("another audience")
+	}
+	if _, ok := raw["caller"]; ok && !read(raw, "caller", &c.Caller) {
+		return Claims{}, invalid("caller is not a string")
+	}
+	if _, ok := raw["depth"]; ok && (!read(raw, "depth", &c.Depth) || c.Depth < 0) {
+		return Claims{}, invalid("depth is not an integer")
+	}
+	if acct, ok := raw["acct"]; ok {
+		a, err := readAccount(acct)
+		if err != nil {
+			return Claims{}, err
+		}
+		c.Account = a
+	}
+	return c, nil
+}
+
+func readAccount(acct json.RawMessage) (*Account, error) {
+	var fields map[string]json.RawMessage
+	if json.Unmarshal(acct, &fields) != nil {
+		return nil, invalid("acct is not an object")
+	}
+	a := &Account{}
+	var scopes []*string // pointers, because null would decode into a string
+	var claims exact
+	if !read(fields, "sub", &a.Subject) ||
+		!readOptional(fields, "scopes", &scopes) || !readOptional(fields, "claims", &claims) {
+		return nil, invalid("acct has a wrong field")
+	}
+	a.Claims = claims
+	for _, scope := range scopes {
+		if scope == nil {
+			return nil, invalid("acct has a scope that is not a string")
+		}
+		a.Scopes = append(a.Scopes, *scope)
+	}
+	return a, nil
+}
+
+// read decodes a field that must be there and not be null.
+func read[T any](raw map[string]json.RawMessage, name string, into *T) bool {
+	value, ok := raw[name]
+	return ok && string(value) != "null" && json.Unmarshal(value, into) == nil
+}
+
+// exact is a JSON object whose numbers keep all their digits.
+type exact map[string]any
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (e *exact) UnmarshalJSON(text []byte) error {
+	dec := json.NewDecoder(bytes.NewReader(text))
+	dec.UseNumber()
+	return dec.Decode((*map[string]any)(e))
+}
+
+func readOptional[T any](raw map[string]json.RawMessage, name string, into *T) bool {
+	if _, ok := raw[name]; !ok {
+		return true
+	}
+	return read(raw, name, into)
+}
+
+func invalid(reason string) error { return fmt.Errorf("%w: %s", ErrInvalid, reason) }
