@@ -1,0 +1,67 @@
+// Package passport answers who is calling, and what they may reach
+// (protocol §10).
+//
+// Passport is the interface pinboard asks; Parse returns the standard one,
+// described by a JSON document. A host with its own accounts implements
+// Passport itself.
+package passport
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+)
+
+// Scopes of the registry (protocol §§2, 4).
+const (
+	ScopeWorker   = "pinboard:worker"
+	ScopeOperator = "pinboard:operator"
+)
+
+var (
+	// ErrUnauthenticated is returned by Passport.Admit for a client without a
+	// credential that the namespace takes: pinboard answers 401.
+	ErrUnauthenticated = errors.New("authentication required")
+	// ErrForbidden is returned by Passport.Admit for a client whose credential
+	// is good but not enough: pinboard answers 403.
+	ErrForbidden = errors.New("not allowed")
+)
+
+// Passport says who is calling. Implementations must be safe for concurrent
+// use, must not read or change the request, and must not log credentials.
+type Passport interface {
+	// Identify returns the caller's identity, or nil if the request has no
+	// credential or none that is known. An error means that it could not be
+	// found out, and becomes a 503; a bad credential is not an error.
+	Identify(ctx context.Context, r *http.Request) (*Identity, error)
+
+	// Admit returns nil if who may reach instances of the namespace, which
+	// starts with a slash, and otherwise an error that is (errors.Is)
+	// ErrUnauthenticated or ErrForbidden. who is nil for an anonymous client.
+	// It is called before pinboard looks whether the namespace exists.
+	Admit(ctx context.Context, namespace string, who *Identity) error
+}
+
+// Identity is a caller whose credential is good. It is read-only once returned.
+type Identity struct {
+	// Provider is the id of the provider that knows the caller.
+	Provider string
+	// Subject, Scopes and Claims reach the worker in the attestation.
+	Subject string
+	Scopes  []string
+	// Claims are JSON values. "pinboard" in it holds what pinboard itself
+	// obeys: see AllowsNamespace and BackendHosts. Numbers from the standard
+	// passport are json.Number, so that no digit is lost on the way.
+	Claims map[string]any
+
+	// HideHeaders and HideQuery name the headers and query parameters that
+	// carried the credential and must not reach a worker.
+	HideHeaders []string
+	HideQuery   []string
+}
+
+// HasScope reports whether the identity has the scope. A nil Identity has none.
+func (i *Identity) HasScope(scope string) bool {
+	return i != nil && slices.Contains(i.Scopes, scope)
+}
