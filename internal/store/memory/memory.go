@@ -1,0 +1,85 @@
+// Package memory keeps a directory in the memory of one process: for
+// development, for tests, and for services that run on one machine. It does
+// what the Redis store does, and forgets everything when the process ends.
+//
+// One mutex guards a directory. Nothing under it is linear in the number of
+// rows: a session's rows hang off the session, so that its end turns all of
+// them into dead rows at once, and Sweep takes those away in bounded steps.
+// The exception is Register, which is linear in the ids that it takes over.
+//
+// There are no goroutines. Whoever takes the lock first drops the sessions
+// whose lease has lapsed; behind the lock every recorded session is live.
+package memory
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/pinboard-go/pinboard/internal/store"
+)
+
+// Backend holds directories, by prefix.
+type Backend struct {
+	mu          sync.Mutex
+	directories map[string]*directory
+}
+
+// New returns a backend without any memory.
+func New() *Backend { return &Backend{directories: map[string]*directory{}} }
+
+// Open returns the directory for cfg. All that were opened with one prefix are
+// the same; lease time and shards are those of the handle that is called.
+func (b *Backend) Open(cfg store.Config) store.Store {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	d := b.directories[cfg.Prefix]
+	if d == nil {
+		d = &directory{
+			sessions: map[string]*session{},
+			urls:     map[string]*session{},
+			clients:  map[string]*client{},
+			buckets:  map[place]*bucket{},
+		}
+		b.directories[cfg.Prefix] = d
+	}
+	return &node{directory: d, cfg: cfg}
+}
+
+// directory is what all nodes with one prefix share.
+type directory struct {
+	mu       sync.Mutex
+	sessions map[string]*session // the live ones, by id
+	urls     map[string]*session // the live one that last took each advertise URL
+	clients  map[string]*client
+	buckets  map[place]*bucket
+	// nextLapse is no later than the end of any lease; zero without leases.
+	nextLapse time.Time
+
+	sweeping   sync.Mutex // held by the one Sweep at work
+	dead       []*session // ended sessions that left rows
+	forgetting []leaving  // clients to forget, about in order of time
+}
+
+// node is one node's handle on a directory.
+type node struct {
+	*directory
+	cfg store.Config
+}
+
+// enter locks the directory until leave is called, and drops what has lapsed.
+// Without an error every recorded session is live at the time returned.
+func (n *node) enter(ctx context.Context) (now time.Time, err error) {
+	if err := ctx.Err(); err != nil {
+		return time.Time{}, err
+	}
+	n.mu.Lock()
+	now = time.Now()
+	n.lapse(now)
+	return now, nil
+}
+
+func (n *node) leave() { n.mu.Unlock() }
+
+// Ping returns nil: memory always answers.
+func (n *node) Ping(ctx context.Context) error { return ctx.Err() }

@@ -1,0 +1,102 @@
+package memory
+
+import (
+	"container/list"
+	"context"
+	"time"
+
+	"github.com/pinboard-go/pinboard/internal/store"
+	"github.com/pinboard-go/pinboard/internal/wire"
+)
+
+// row is one placement. It is a dead row once its owner has ended.
+type row struct {
+	id       string
+	bucket   *bucket
+	slot     int
+	owner    *session
+	held     *list.Element // in owner.rows
+	epoch    int64
+	placedAt time.Time
+}
+
+// alive reports whether there is a row and its owner lives.
+func (r *row) alive() bool { return r != nil && !r.owner.ended }
+
+// refused reports whether the row is the placement that was refused.
+func (r *row) refused(by *store.Refused) bool {
+	return r.alive() && by != nil && r.owner.id == by.SessionID && r.epoch == by.Epoch
+}
+
+// give makes the row another session's, with all else as it was.
+func (r *row) give(s *session) {
+	r.owner.rows.Remove(r.held)
+	r.owner, r.held = s, s.rows.PushBack(r)
+}
+
+// put places the id on a session, whoever had it before.
+func (b *bucket) put(id string, s *session, epoch int64, now time.Time) *row {
+	r := b.rows[id]
+	if r == nil {
+		r = &row{id: id, bucket: b, owner: s, held: s.rows.PushBack(nil)}
+		r.held.Value = r
+		r.slot = b.slots.put(r)
+		b.rows[id] = r
+	} else {
+		r.give(s)
+	}
+	r.epoch, r.placedAt = epoch, now
+	return r
+}
+
+// drop frees the row's id.
+func (b *bucket) drop(r *row) {
+	r.owner.rows.Remove(r.held)
+	b.slots.free(r.slot)
+	delete(b.rows, r.id)
+}
+
+func (r *row) seen() store.Row {
+	return store.Row{
+		Namespace: r.bucket.namespace, ID: r.id,
+		SessionID: r.owner.id, ClientID: r.owner.client.id,
+		Epoch: r.epoch, PlacedAt: r.placedAt,
+	}
+}
+
+// row returns the row of an id, or nil.
+func (n *node) row(namespace, id string) *row {
+	if b := n.bucket(namespace, id); b != nil {
+		return b.rows[id]
+	}
+	return nil
+}
+
+func (n *node) Lookup(ctx context.Context, namespace, id string) (store.Row, error) {
+	if _, err := n.enter(ctx); err != nil {
+		return store.Row{}, err
+	}
+	defer n.leave()
+	r := n.row(namespace, id)
+	if !r.alive() {
+		return store.Row{}, store.ErrNotPlaced
+	}
+	return r.seen(), nil
+}
+
+func (n *node) Release(ctx context.Context, releases []wire.Release) (int, error) {
+	if _, err := n.enter(ctx); err != nil {
+		return 0, err
+	}
+	defer n.leave()
+	freed := 0
+	for _, rel := range releases {
+		r := n.row(rel.Namespace, rel.ID)
+		if r == nil || r.owner.id != rel.SessionID || rel.Epoch != 0 && rel.Epoch != r.epoch {
+			continue
+		}
+		r.bucket.drop(r)
+		freed++
+	}
+	return freed, nil
+}
