@@ -1,0 +1,203 @@
+package pinboard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"net/textproto"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/pinboard-go/pinboard/internal/attest"
+	"github.com/pinboard-go/pinboard/internal/hop"
+	"github.com/pinboard-go/pinboard/internal/wire"
+)
+
+// attempt is a request as sent to one worker, and its answer.
+type attempt struct {
+	route
+	flow *flow
+	ctx  context.Context // ends with the client or with the owner's session
+	done func()
+	conn net.Conn    // what it is sent on, nil if there was no connection
+	body *hop.Reader // nil without a body
+	resp *http.Response
+	// fault is set if the answer broke off before any of it was relayed.
+	fault error
+}
+
+// send sends the request to the owner, once, and waits for the answer's header.
+// The error is a refusal for the client; the attempt is closed then.
+func (e *exchange) send(rt route) (*attempt, error) {
+	a := &attempt{route: rt}
+	a.flow, a.ctx, a.done = e.x.p.leases.open(e.r.Context(), rt.lease)
+	req, err := e.request(a)
+	if err == nil {
+		if a.resp, err = e.x.transport.RoundTrip(req); err != nil {
+			err = e.lost(a, err)
+		}
+	}
+	if err != nil {
+		a.close()
+		return nil, err
+	}
+	return a, nil
+}
+
+// close ends the attempt, whether or not its answer was read. It may be called
+// twice.
+func (a *attempt) close() {
+	if a.body != nil {
+		_ = a.body.Close()
+	}
+	if a.resp != nil {
+		_ = a.resp.Body.Close()
+	}
+	a.done()
+}
+
+// request makes the one request that goes to the worker.
+func (e *exchange) request(a *attempt) (*http.Request, error) {
+	claims := e.call.claims
+	claims.Audience = a.lease.ID
+	attestation, err := attest.Mint(a.lease.Secret, claims, time.Now())
+	if err != nil {
+		return nil, err
+	}
+	ctx := a.ctx
+	if a.lease.BackendAddr != "" {
+		ctx = withBackend(ctx, a.lease.BackendHosts, a.lease.BackendAddr)
+	}
+	req := (&http.Request{
+		Method:     e.r.Method,
+		URL:        workerURL(a.lease.AdvertiseURL, e.uri),
+		Proto:      "HTTP/1.1",
+		ProtoMajor: 1, ProtoMinor: 1,
+		Header: maps.Clone(e.header),
+		Host:   e.r.Host,
+	}).WithContext(httptrace.WithClientTrace(ctx, e.trace(a)))
+	req.Header[wire.HeaderEpoch] = []string{strconv.FormatInt(a.epoch, 10)}
+	req.Header[wire.HeaderAttestation] = []string{attestation}
+	if e.body != nil {
+		if err := e.attachBody(req, a); err != nil {
+			return nil, err
+		}
+	}
+	return req, nil
+}
+
+// workerURL puts a raw path and query behind an advertise URL so that they are
+// written byte for byte: an opaque part is not escaped anew.
+func workerURL(advertised, uri string) *url.URL {
+	scheme, rest, _ := strings.Cut(advertised, "://")
+	host, base, deep := strings.Cut(rest, "/")
+	if deep {
+		base = strings.TrimRight("/"+base, "/")
+	}
+	path, query, has := strings.Cut(uri, "?")
+	return &url.URL{Scheme: scheme, Host: host, Opaque: base + path, RawQuery: query, ForceQuery: has}
+}
+
+// attachBody has the transport send the client's body, with the client's length
+// and trailers.
+func (e *exchange) attachBody(req *http.Request, a *attempt) error {
+	trailers := maps.Clone(e.trailers)
+	open := func() (io.ReadCloser, error) {
+		body, err := e.body.Open()
+		if err != nil {
+			return nil, fmt.Errorf("send the body: %w", err)
+		}
+		body.OnEOF(func() { copyTrailers(trailers, e.r.Trailer) })
+		a.body = body
+		return body, nil
+	}
+	body, err := open()
+	if err != nil {
+		return err
+	}
+	req.Body = body
+	// For the transport, when it has got a connection that was closed before
+	// anything was sent.
+	req.GetBody = func() (io.ReadCloser, error) {
+		e.body.Suspend()
+		return open()
+	}
+	req.ContentLength = e.r.ContentLength
+	if len(e.trailers) > 0 {
+		req.ContentLength = -1 // only a chunked body has trailers
+	}
+	if req.ContentLength < 0 {
+		// Said outright, else the transport would wait for the first byte to
+		// see whether there is a body.
+		req.TransferEncoding = []string{"chunked"}
+		req.Trailer = trailers
+	}
+	// A worker that answers without having asked for the body leaves the
+	// connection in doubt. When it is not used again, the transport does not
+	// read the body, which would tell the client to send it.
+	req.Close = e.expects
+	return nil
+}
+
+// trace learns what the transport does not return.
+func (e *exchange) trace(a *attempt) *httptrace.ClientTrace {
+	return &httptrace.ClientTrace{
+		GotConn: func(info httptrace.GotConnInfo) {
+			a.conn = info.Conn
+			if conn := workerConnOf(info.Conn); conn != nil && a.body != nil {
+				conn.carry(a.body)
+			}
+		},
+		Got1xxResponse: func(status int, header textproto.MIMEHeader) error {
+			e.inform(status, http.Header(header))
+			return nil
+		},
+	}
+}
+
+// lost returns what to tell the client when the worker has not answered.
+func (e *exchange) lost(a *attempt, err error) error {
+	switch cause := context.Cause(a.ctx); {
+	case e.r.Context().Err() != nil:
+		e.x.debug("the client left", &e.call, a.lease)
+		return gone(e.r)
+	case errors.Is(cause, errOwnerEnded):
+		return notNow("the owner's session has ended", time.Second)
+	case cause != nil:
+		return notNow("this node is shutting down", time.Second)
+	}
+	if e.body != nil {
+		if fault := e.body.Err(); fault != nil && fault != io.EOF {
+			return clientFault(fault)
+		}
+	}
+	if _, ok := errors.AsType[*dialError](err); ok || a.conn == nil {
+		// Nothing was sent. The id stays where it is all the same: the owner
+		// may be serving others (protocol §5).
+		e.x.info("the owner does not accept a connection", &e.call, a.lease, zap.Error(err))
+		return ownerDown(e.x.p.leases.left(a.lease))
+	}
+	e.x.info("the connection to the owner was lost", &e.call, a.lease, zap.Error(err))
+	return refuse(http.StatusBadGateway, "the connection to the owner was lost")
+}
+
+// clientFault answers for a body that could not be read.
+func clientFault(fault error) error {
+	if _, ok := errors.AsType[*http.MaxBytesError](fault); ok {
+		return refuse(http.StatusRequestEntityTooLarge, "the body is too long")
+	}
+	if errors.Is(fault, os.ErrDeadlineExceeded) {
+		return refuse(http.StatusRequestTimeout, "the body took too long")
+	}
+	return refuse(http.StatusBadRequest, "the body could not be read")
+}

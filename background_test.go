@@ -1,0 +1,71 @@
+package pinboard
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestBackgroundWorkBeginsWithTheFirstRequestAndEndsWithClose(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var b background
+		runs, ended := 0, false
+		run := func(ctx context.Context) {
+			runs++
+			<-ctx.Done()
+			ended = true
+		}
+		synctest.Wait()
+		require.Zero(t, runs)
+		for range 3 {
+			done, ok := b.enter(run)
+			require.True(t, ok)
+			done()
+		}
+		synctest.Wait()
+		require.Equal(t, 1, runs)
+		require.False(t, ended)
+		require.True(t, b.close())
+		require.False(t, b.close(), "the second time does nothing")
+		require.NoError(t, b.wait(t.Context()))
+		require.True(t, ended)
+		_, ok := b.enter(run)
+		require.False(t, ok)
+		require.Equal(t, 1, runs)
+	})
+}
+
+func TestWaitingIsForEveryRequestInFlight(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var b background
+		run := func(ctx context.Context) { <-ctx.Done() }
+		first, _ := b.enter(run)
+		second, _ := b.enter(run)
+		b.close()
+		waited := make(chan error, 2)
+		for range 2 { // two may wait
+			go func() { waited <- b.wait(t.Context()) }()
+		}
+		first()
+		synctest.Wait()
+		require.Empty(t, waited)
+		ended, end := context.WithCancel(t.Context())
+		end()
+		require.ErrorIs(t, b.wait(ended), context.Canceled)
+		second()
+		require.NoError(t, <-waited)
+		require.NoError(t, <-waited)
+		require.NoError(t, b.wait(ended), "nothing is left to wait for")
+	})
+}
+
+func TestWhatWasNeverUsedClosesToo(t *testing.T) {
+	t.Parallel()
+	var b background
+	require.True(t, b.close())
+	require.NoError(t, b.wait(t.Context()))
+}

@@ -1,0 +1,236 @@
+package hop
+
+import (
+	"cmp"
+	"errors"
+	"io"
+	"sync"
+)
+
+// errSuperseded ends the reads of a Reader that another one has replaced, or
+// that was closed.
+var errSuperseded = errors.New("the body is sent elsewhere")
+
+// Body is the body of a request that may have to be sent a second time. What
+// was read of the source is kept up to a limit, and can be read again from the
+// start as long as nothing beyond the limit was handed out.
+//
+// A Reader's Read never blocks on the source itself: a goroutine per read of
+// the source does, so that a Reader can be ended while the client is silent,
+// and so that what arrives after that is there for the next Reader. At most one
+// read of the source is under way at any time.
+type Body struct {
+	src   io.Reader
+	limit int
+
+	mu      sync.Mutex
+	changed sync.Cond
+	reader  *Reader // the one that may take
+	kept    []byte  // from the start of the body, at most limit bytes
+	rest    []byte  // what was read beyond the limit and not yet taken
+	spilled bool    // something beyond the limit was taken
+	started bool    // the source was read, or is about to be
+	reading bool
+	buf     *[LargeBuffer]byte // holds rest
+	err     error              // how the source ended: io.EOF, or a fault
+}
+
+// NewBody returns the body that src delivers, of which at most limit bytes are
+// kept.
+func NewBody(src io.Reader, limit int) *Body {
+	b := &Body{src: src, limit: limit}
+	b.changed.L = &b.mu
+	return b
+}
+
+// Open returns a Reader from the start of the body. The former Reader, if any,
+// must have been closed or suspended. It is an error, and nothing changes, if
+// the start is no longer there.
+func (b *Body) Open() (*Reader, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.spilled {
+		return nil, errors.New("the body is too long to be sent again")
+	}
+	b.reader = &Reader{body: b}
+	b.changed.Broadcast()
+	return b.reader, nil
+}
+
+// Suspend reports whether the body can be sent again, and if so keeps it that
+// way: the present Reader gets no more of it, but its Read waits, until it is
+// closed, instead of failing.
+func (b *Body) Suspend() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.spilled {
+		return false
+	}
+	b.reader = nil
+	return true
+}
+
+// Ended reports whether the source has delivered its end, or a fault.
+func (b *Body) Ended() bool { return b.Err() != nil }
+
+// Err returns how the source ended: io.EOF, or its fault; nil if it has not.
+func (b *Body) Err() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.err
+}
+
+// Started reports whether the source has been read, or is about to be.
+func (b *Body) Started() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.started
+}
+
+// Drain is Stop, and then reads and drops what the source still has, up to limit
+// bytes. It blocks as long as the source does.
+func (b *Body) Drain(limit int64) {
+	b.Stop()
+	if !b.Ended() {
+		_, _ = io.Copy(io.Discard, io.LimitReader(b.src, limit))
+	}
+}
+
+// Stop ends all Readers and waits for the read of the source that is under way,
+// if any. After it the source is not read any more.
+func (b *Body) Stop() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.reader != nil {
+		b.reader.end()
+		b.reader = nil
+	}
+	for b.reading {
+		b.changed.Wait()
+	}
+	if b.buf != nil {
+		putLarge(b.buf)
+		b.buf, b.rest = nil, nil
+	}
+}
+
+// startReading reads the source once, in the background, unless that is under
+// way; the caller holds the lock.
+func (b *Body) startReading() {
+	if b.reading {
+		return
+	}
+	b.started, b.reading = true, true
+	if b.buf == nil {
+		b.buf = getLarge()
+	}
+	go b.fill()
+}
+
+// fill reads the source once.
+func (b *Body) fill() {
+	n, err := b.src.Read(b.buf[:])
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.spilled && len(b.kept)+n <= b.limit {
+		b.kept = append(b.kept, b.buf[:n]...)
+	} else if n > 0 {
+		b.rest = b.buf[:n]
+	}
+	b.err = err
+	b.reading = false
+	if err != nil && b.rest == nil {
+		putLarge(b.buf)
+		b.buf = nil
+	}
+	b.changed.Broadcast()
+}
+
+// take copies what the reader has not had yet; the caller holds the lock.
+func (b *Body) take(r *Reader, p []byte) int {
+	if !b.spilled && r.pos < len(b.kept) {
+		n := copy(p, b.kept[r.pos:])
+		r.pos += n
+		return n
+	}
+	n := copy(p, b.rest)
+	if n > 0 {
+		b.spilled, b.kept = true, nil
+		if b.rest = b.rest[n:]; len(b.rest) == 0 {
+			b.rest = nil
+		}
+	}
+	return n
+}
+
+// Reader reads a Body from its start.
+type Reader struct {
+	body *Body
+	pos  int    // in what is kept
+	eof  func() // see OnEOF
+
+	// What follows is guarded by body.mu.
+	aborted error // see Abort
+	ended   error // closed, or replaced
+}
+
+// OnEOF has f called when Read is about to return io.EOF, on the goroutine that
+// reads. It must be called before the first Read.
+func (r *Reader) OnEOF(f func()) { r.eof = f }
+
+// Read returns what is kept or else waits for the source.
+func (r *Reader) Read(p []byte) (int, error) {
+	n, err := r.read(p)
+	if err == io.EOF && r.eof != nil {
+		r.eof()
+	}
+	return n, err
+}
+
+func (r *Reader) read(p []byte) (int, error) {
+	b := r.body
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for {
+		if err := cmp.Or(r.ended, r.aborted); err != nil || len(p) == 0 {
+			return 0, err
+		}
+		if b.reader == r { // else suspended
+			if n := b.take(r, p); n > 0 {
+				return n, nil
+			}
+			if b.err != nil {
+				return 0, b.err
+			}
+			b.startReading()
+		}
+		b.changed.Wait()
+	}
+}
+
+// Abort has the Reader's Reads fail with err, also one that waits, until Resume.
+func (r *Reader) Abort(err error) { r.setAborted(err) }
+
+// Resume takes an Abort back.
+func (r *Reader) Resume() { r.setAborted(nil) }
+
+func (r *Reader) setAborted(err error) {
+	r.body.mu.Lock()
+	defer r.body.mu.Unlock()
+	r.aborted = err
+	r.body.changed.Broadcast()
+}
+
+// Close ends the Reader for good. The Body stays open.
+func (r *Reader) Close() error {
+	r.body.mu.Lock()
+	defer r.body.mu.Unlock()
+	r.end()
+	return nil
+}
+
+// end is Close; the caller holds the lock.
+func (r *Reader) end() {
+	r.ended = errSuperseded
+	r.body.changed.Broadcast()
+}

@@ -1,0 +1,224 @@
+package hop
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"testing/iotest"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/require"
+)
+
+func open(t *testing.T, b *Body) *Reader {
+	t.Helper()
+	r, err := b.Open()
+	require.NoError(t, err)
+	return r
+}
+
+func all(t *testing.T, r io.Reader) string {
+	t.Helper()
+	got, err := io.ReadAll(r)
+	require.NoError(t, err)
+	return string(got)
+}
+
+func TestABodyWithinTheLimitCanBeReadAgain(t *testing.T) {
+	t.Parallel()
+	for _, size := range []int{0, 1, 99, 100} {
+		text := strings.Repeat("x", size)
+		b := NewBody(strings.NewReader(text), 100)
+		for range 3 {
+			r := open(t, b)
+			require.Equal(t, text, all(t, r))
+			require.True(t, b.Ended())
+			require.True(t, b.Suspend())
+			require.NoError(t, r.Close())
+		}
+		b.Stop()
+	}
+}
+
+func TestABodyBeyondTheLimitIsSpentOnceThatWasTaken(t *testing.T) {
+	t.Parallel()
+	b := NewBody(strings.NewReader(strings.Repeat("x", 101)), 100)
+	r := open(t, b)
+	require.Len(t, all(t, r), 101)
+	require.False(t, b.Suspend())
+	require.NoError(t, r.Close())
+	_, err := b.Open()
+	require.Error(t, err)
+	b.Stop()
+}
+
+func TestWhatWasReadAndNotTakenIsNotLost(t *testing.T) {
+	t.Parallel()
+	text := strings.Repeat("x", 50) + strings.Repeat("y", 100_000)
+	b := NewBody(io.MultiReader(strings.NewReader(text[:50]), strings.NewReader(text[50:])), 100)
+	r := open(t, b)
+	got := make([]byte, 50)
+	_, err := io.ReadFull(r, got)
+	require.NoError(t, err)
+	require.True(t, b.Suspend())
+	require.NoError(t, r.Close())
+	require.Equal(t, text, all(t, open(t, b)))
+	b.Stop()
+}
+
+// A read of the source that is under way when the first Reader ends belongs to
+// the second.
+func TestAReadUnderWayIsHandedOver(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		source, client := io.Pipe()
+		b := NewBody(source, 100)
+		first := open(t, b)
+		ended := make(chan error)
+		go func() {
+			_, err := first.Read(make([]byte, 10))
+			ended <- err
+		}()
+		require.False(t, b.Started())
+		synctest.Wait()
+		require.True(t, b.Started())
+		require.True(t, b.Suspend())
+		go func() {
+			_, _ = client.Write([]byte("word"))
+			_ = client.Close()
+		}()
+		synctest.Wait()
+		select {
+		case <-ended:
+			t.Fatal("a suspended reader waits")
+		default:
+		}
+		second := open(t, b)
+		require.Equal(t, "word", all(t, second))
+		require.NoError(t, first.Close())
+		require.ErrorIs(t, <-ended, errSuperseded)
+		b.Stop()
+	})
+}
+
+func TestAnAbortedReaderDoesNotWaitForTheSource(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		source, client := io.Pipe()
+		b := NewBody(source, 100)
+		r := open(t, b)
+		ended := make(chan error)
+		read := func() {
+			_, err := r.Read(make([]byte, 10))
+			ended <- err
+		}
+		go read()
+		synctest.Wait()
+		lost := errors.New("lost")
+		r.Abort(lost)
+		require.ErrorIs(t, <-ended, lost)
+		r.Resume()
+		go read()
+		_, _ = client.Write([]byte("x"))
+		require.NoError(t, <-ended)
+		require.NoError(t, r.Close())
+		r.Resume()
+		go read()
+		require.ErrorIs(t, <-ended, errSuperseded, "closed for good")
+		go func() { _ = client.Close() }()
+		b.Stop()
+	})
+}
+
+func TestStopWaitsForTheReadUnderWay(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		source, client := io.Pipe()
+		b := NewBody(source, 100)
+		r := open(t, b)
+		go func() { _, _ = r.Read(make([]byte, 1)) }()
+		synctest.Wait()
+		stopped := make(chan struct{})
+		go func() {
+			b.Stop()
+			close(stopped)
+		}()
+		synctest.Wait()
+		select {
+		case <-stopped:
+			t.Fatal("stopped during a read")
+		default:
+		}
+		_ = client.CloseWithError(io.ErrUnexpectedEOF)
+		<-stopped
+		require.ErrorIs(t, b.Err(), io.ErrUnexpectedEOF)
+	})
+}
+
+func TestDrainReadsNoMoreThanItsLimit(t *testing.T) {
+	t.Parallel()
+	source := strings.NewReader(strings.Repeat("x", 1000))
+	b := NewBody(source, 10)
+	b.Drain(100)
+	require.Equal(t, 900, source.Len())
+}
+
+func TestTheEndIsToldBeforeItIsRead(t *testing.T) {
+	t.Parallel()
+	b := NewBody(strings.NewReader("x"), 10)
+	r := open(t, b)
+	told := 0
+	r.OnEOF(func() { told++ })
+	require.Equal(t, "x", all(t, r))
+	require.Equal(t, 1, told)
+	b.Stop()
+}
+
+func TestAFaultOfTheSourceIsNoEnd(t *testing.T) {
+	t.Parallel()
+	fault := errors.New("fault")
+	b := NewBody(io.MultiReader(strings.NewReader("some"), iotest.ErrReader(fault)), 2)
+	r := open(t, b)
+	r.OnEOF(func() { t.Error("told of an end") })
+	got, err := io.ReadAll(r)
+	require.Equal(t, "some", string(got))
+	require.ErrorIs(t, err, fault)
+	b.Stop()
+}
+
+// Whatever the sizes, a body that can be sent again comes whole, and one that
+// cannot says so.
+func TestReadersSeeTheWholeBodyOrNone(t *testing.T) {
+	t.Parallel()
+	for range 300 {
+		text := make([]byte, rand.IntN(3*LargeBuffer))
+		for i := range text {
+			text[i] = byte(rand.Uint32())
+		}
+		limit := rand.IntN(2 * LargeBuffer)
+		var source io.Reader = bytes.NewReader(text)
+		if rand.IntN(2) == 0 {
+			source = iotest.HalfReader(source)
+		}
+		if rand.IntN(2) == 0 {
+			source = iotest.DataErrReader(source)
+		}
+		b := NewBody(source, limit)
+		r := open(t, b)
+		before := rand.IntN(len(text) + 1)
+		_, err := io.CopyN(io.Discard, r, int64(before))
+		require.NoError(t, err)
+		again := b.Suspend()
+		require.True(t, again || before > 0 && len(text) > limit)
+		if again {
+			require.NoError(t, r.Close())
+			r = open(t, b)
+			before = 0
+		}
+		require.True(t, all(t, r) == string(text[before:]))
+		b.Stop()
+	}
+}

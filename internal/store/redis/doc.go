@@ -1,0 +1,73 @@
+// Package redis keeps a directory in Redis 6.2 or newer, or what speaks its
+// protocol. Every read and every change is a Lua script, so that it is one
+// atomic step, runs on the master, and goes by Redis' own clock. The scripts
+// lie in lua/, each with its keys, arguments and answer.
+//
+// # Keys
+//
+// The fleet's keys begin with PREFIX:{fleet}: and a bucket's with
+// PREFIX:{NAMESPACE.SHARD}:, where all but letters, digits, '_' and '-' of the
+// namespace is written as %XX. What one script touches thus lies in one slot of
+// a Redis Cluster.
+//
+// Of the fleet:
+//
+//	s:SID      hash    a session; it lives as long as the lease
+//	u:DIGEST   string  the sid that holds an advertise URL; lives as its session
+//	c:CLIENT   hash    what is remembered of a client; outlives its last session
+//	                   by store.ClientMemory
+//	w:CLIENT   hash    control messages that wait; lives as c:CLIENT
+//	sweep      string  the node that sweeps now; lives for seconds
+//	live       zset    sids by end of lease: a hint, its members may have lapsed
+//	namespaces set     all that were ever registered
+//
+// Of a bucket:
+//
+//	s:SID      hash    a session in this bucket; it lives as long as the lease
+//	r:LEAF     hash    rows, id to "epoch sid"
+//	leaves     string  a bitmap of the r: keys that exist
+//	meta       hash    last epoch, quarantine, version of the candidates, state
+//	                   of the sweep
+//	sessions   zset    sids by end of lease: a hint
+//	candidates zset    sids by headroom; its members may have lapsed
+//	clients    hash    clientId to its newest generation and its sids here
+//
+// Only the s:, u:, c:, w: and sweep keys have a TTL. No other key makes a
+// session live: its s: record alone does, in the fleet and in each bucket, and
+// only register.lua and join.lua create one. Whatever meets the sid of a record
+// that is gone takes it for dead.
+//
+// # Rows
+//
+// A row's value holds no placing time: an epoch follows the clock in
+// microseconds, and a row keeps one as long as the other. A bucket's rows are
+// spread over a fixed number of hashes by a hash of the id. Redis packs a hash
+// of a few hundred short entries, so that a row costs a third of what a key of
+// its own does; and the hashes can be walked, a few at a time, which is how rows
+// are listed and how those of dead sessions are found. No session has a list of
+// its rows that would have to be kept in step.
+//
+// # Steps that span buckets
+//
+// The fleet's record decides about a session, and what it decides is then
+// applied in the buckets. Each state has a version that rises, and a bucket
+// ignores a state older than the one it has: a heartbeat that is late undoes no
+// drain. A node that dies between the two leaves buckets behind the fleet until
+// the next heartbeat, which applies the whole state.
+//
+// A registration goes: fleet (register.lua), buckets (join.lua), rows
+// (reclaim.lua), the end of the client's former sessions in the buckets
+// (retire.lua), and last the check that it has not been overtaken (settle.lua).
+// The former session's records, and so its rows, live on until those listed are
+// the new session's: no listed row is free in between. A later registration
+// leaves its generation in each bucket, which keeps steps of earlier ones out,
+// however late they come.
+//
+// # Calls that run twice
+//
+// rueidis sends a script again only where the server said that it did not know
+// it, or was not the right node. A host may wrap its client in something that
+// retries, and callers try again themselves; so every script that is run twice
+// does what it did the first time, or nothing. The exception is a release that
+// names no epoch: run twice, it also frees what the session got in between.
+package redis

@@ -1,0 +1,256 @@
+package redis
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pinboard-go/pinboard/internal/store"
+	"github.com/pinboard-go/pinboard/internal/wire"
+)
+
+// scan returns all keys of the directory.
+func (d *directory) scan(t *testing.T) []string {
+	t.Helper()
+	var keys []string
+	for cursor := uint64(0); ; {
+		page, err := d.client.Do(t.Context(),
+			d.client.B().Scan().Cursor(cursor).Match(d.keys.prefix+":*").Count(1000).Build()).AsScanEntry()
+		require.NoError(t, err)
+		keys = append(keys, page.Elements...)
+		if cursor = page.Cursor; cursor == 0 {
+			slices.Sort(keys)
+			return slices.Compact(keys)
+		}
+	}
+}
+
+func registration(client string) store.Registration {
+	return store.Registration{
+		SessionID: rand.Text(), ClientID: client, Secret: wire.NewSecret("secret of " + client),
+		Namespaces: []string{"/counters"}, AdvertiseURL: "http://" + client, Headroom: 1000,
+	}
+}
+
+// joined registers and activates a session.
+func (d *directory) joined(t *testing.T, client string) (sid string) {
+	t.Helper()
+	r := registration(client)
+	_, err := d.Register(t.Context(), r)
+	require.NoError(t, err)
+	require.NoError(t, d.Activate(t.Context(), r.SessionID))
+	return r.SessionID
+}
+
+func TestRegisteringTwiceUnderOneSessionIsOnce(t *testing.T) {
+	t.Parallel()
+	d := open(t, time.Hour)
+	other := d.joined(t, "other")
+	r := registration("a")
+	r.AdvertiseURL = "http://other"
+	r.Instances = map[string][]string{"/counters": {"x"}}
+	_, err := d.Register(t.Context(), r)
+	require.NoError(t, err)
+	row, err := d.Lookup(t.Context(), "/counters", "x")
+	require.NoError(t, err)
+	s, err := d.Session(t.Context(), other)
+	require.NoError(t, err)
+	require.True(t, s.Stopped)
+
+	before := d.do1(t, "HGET", string(d.keys.fleet().client("a")), "gen")
+	_, err = d.Register(t.Context(), r)
+	require.NoError(t, err)
+	require.Equal(t, before, d.do1(t, "HGET", string(d.keys.fleet().client("a")), "gen"))
+	again, err := d.Lookup(t.Context(), "/counters", "x")
+	require.NoError(t, err)
+	require.Equal(t, row, again)
+}
+
+func TestRegisteringAgainUnderAnOldSessionDoesNotBringItBack(t *testing.T) {
+	t.Parallel()
+	d := open(t, time.Hour)
+	old := registration("a")
+	_, err := d.Register(t.Context(), old)
+	require.NoError(t, err)
+	sid := d.joined(t, "a")
+	_, err = d.Register(t.Context(), old)
+	require.ErrorIs(t, err, store.ErrOvertaken)
+	_, err = d.Heartbeat(t.Context(), store.Beat{SessionID: sid})
+	require.NoError(t, err)
+	live, err := d.Live(t.Context())
+	require.NoError(t, err)
+	require.Len(t, live, 1)
+
+	require.NoError(t, d.Deregister(t.Context(), sid))
+	_, err = d.Register(t.Context(), old)
+	require.ErrorIs(t, err, store.ErrOvertaken)
+}
+
+func TestASessionIDIsAWord(t *testing.T) {
+	t.Parallel()
+	d := open(t, time.Hour)
+	for _, sid := range []string{"", "a b", "a\n"} {
+		r := registration("a")
+		r.SessionID = sid
+		_, err := d.Register(t.Context(), r)
+		require.ErrorContains(t, err, "session id")
+	}
+	require.Empty(t, d.scan(t))
+}
+
+// A registration that stops halfway leaves sessions in buckets that the next
+// one may not serve: it ends them all the same.
+func TestARegistrationCleansUpAfterInterruptedOnes(t *testing.T) {
+	t.Parallel()
+	d := open(t, time.Hour)
+	first := registration("a")
+	first.Namespaces = []string{"/one", "/two"}
+	_, err := d.Register(t.Context(), first)
+	require.NoError(t, err)
+
+	second := registration("a")
+	second.Namespaces = []string{"/two", "/three"}
+	r, err := d.admit(t.Context(), &second)
+	require.NoError(t, err)
+	require.NoError(t, d.join(t.Context(), r))
+
+	third := registration("a")
+	third.Namespaces = []string{"/four"}
+	_, err = d.Register(t.Context(), third)
+	require.NoError(t, err)
+	for _, ns := range []string{"/one", "/two", "/three"} {
+		b := d.keys.bucket(ns, 0)
+		require.Equal(t, "0", d.do1(t, "ZCARD", b.sessions()), ns)
+		for _, sid := range []string{first.SessionID, second.SessionID} {
+			require.Equal(t, "0", d.do1(t, "EXISTS", b.session(sid)), ns)
+		}
+	}
+	require.Equal(t, "/four", d.do1(t, "HGET", d.keys.fleet().client("a"), "spaces"))
+
+	// What is left of the interrupted one comes too late.
+	require.ErrorIs(t, d.join(t.Context(), r), store.ErrOvertaken)
+	_, err = d.reclaim(t.Context(), r)
+	require.NoError(t, err, "it listed nothing")
+	require.NoError(t, d.retire(t.Context(), r))
+	_, err = d.settle(t.Context(), r)
+	require.ErrorIs(t, err, store.ErrOvertaken)
+	_, err = d.Heartbeat(t.Context(), store.Beat{SessionID: third.SessionID})
+	require.NoError(t, err)
+}
+
+// The rows that a registration lists have a live owner at every step of it.
+func TestNoListedRowIsFreeDuringARegistration(t *testing.T) {
+	t.Parallel()
+	d := open(t, time.Hour)
+	const ids = 1200
+	first := registration("a")
+	for i := range ids {
+		first.Instances = map[string][]string{"/counters": append(first.Instances["/counters"], fmt.Sprint("id-", i))}
+	}
+	_, err := d.Register(t.Context(), first)
+	require.NoError(t, err)
+	epochs := map[string]int64{}
+	check := func(step string) {
+		t.Helper()
+		for _, id := range first.Instances["/counters"] {
+			row, err := d.Lookup(t.Context(), "/counters", id)
+			require.NoError(t, err, step)
+			if epochs[id] != 0 {
+				require.Equal(t, epochs[id], row.Epoch, step)
+			}
+			epochs[id] = row.Epoch
+		}
+	}
+	check("before")
+	second := registration("a")
+	second.Instances = first.Instances
+	r, err := d.admit(t.Context(), &second)
+	require.NoError(t, err)
+	check("admitted")
+	require.NoError(t, d.join(t.Context(), r))
+	check("joined")
+	_, err = d.reclaim(t.Context(), r)
+	require.NoError(t, err)
+	check("reclaimed")
+	require.NoError(t, d.retire(t.Context(), r))
+	check("retired")
+	_, err = d.settle(t.Context(), r)
+	require.NoError(t, err)
+	check("settled")
+}
+
+// A node may die between the fleet's step and the buckets': the next heartbeat
+// carries the whole state.
+func TestAHeartbeatAppliesWhatDidNotReachTheBuckets(t *testing.T) {
+	t.Parallel()
+	d := open(t, time.Hour)
+	sid := d.joined(t, "a")
+	fleet := d.keys.fleet()
+	d.calling(t, drainScript.with([]string{fleet.client("a")}, string(fleet), true, -1))
+	view, err := d.Candidates(t.Context(), "/counters", "x")
+	require.NoError(t, err)
+	require.Len(t, view.Candidates, 1, "only the fleet knows")
+	_, err = d.Heartbeat(t.Context(), store.Beat{SessionID: sid, Headroom: 1})
+	require.NoError(t, err)
+	view, err = d.Candidates(t.Context(), "/counters", "x")
+	require.NoError(t, err)
+	require.Empty(t, view.Candidates)
+}
+
+func TestASessionWithoutOneOfItsBucketsIsGone(t *testing.T) {
+	t.Parallel()
+	d := open(t, time.Hour)
+	r := registration("a")
+	r.Namespaces = []string{"/one", "/two"}
+	_, err := d.Register(t.Context(), r)
+	require.NoError(t, err)
+	d.do1(t, "DEL", d.keys.bucket("/two", 0).session(r.SessionID))
+	_, err = d.Heartbeat(t.Context(), store.Beat{SessionID: r.SessionID})
+	require.ErrorIs(t, err, store.ErrNoSession)
+	require.ErrorIs(t, d.Activate(t.Context(), r.SessionID), store.ErrNoSession)
+	require.Equal(t, "0", d.do1(t, "EXISTS", d.keys.bucket("/two", 0).session(r.SessionID)))
+}
+
+func TestManyFormerSessionsAreRemembered(t *testing.T) {
+	t.Parallel()
+	d := open(t, time.Hour)
+	var sids []string
+	for range maxFormer + 5 {
+		sids = append(sids, d.joined(t, "a"))
+	}
+	newest := sids[len(sids)-1]
+	for i, sid := range sids[:len(sids)-1] {
+		states, err := d.States(t.Context(), []store.SessionKey{{SessionID: sid, ClientID: "a"}})
+		require.NoError(t, err)
+		want := store.SessionState{Successor: newest}
+		if i < 5 {
+			want = store.SessionState{}
+		}
+		require.Equal(t, want, states[0], i)
+	}
+}
+
+func TestNoSecretIsInAnError(t *testing.T) {
+	t.Parallel()
+	d := open(t, time.Hour)
+	r := registration("a")
+	r.Secret = wire.NewSecret("hidden-text")
+	_, err := d.Register(t.Context(), r)
+	require.NoError(t, err)
+	fleet := d.keys.fleet()
+	d.do1(t, "HSET", fleet.session(r.SessionID), "record", `{"secret":"hidden-text"`)
+	_, err = d.Session(t.Context(), r.SessionID)
+	require.Error(t, err)
+	require.NotContains(t, err.Error(), "hidden")
+
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = d.Register(ctx, r)
+	require.ErrorIs(t, err, context.Canceled)
+	require.NotContains(t, err.Error(), "hidden")
+}

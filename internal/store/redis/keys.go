@@ -1,0 +1,104 @@
+package redis
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/pinboard-go/pinboard/internal/store"
+)
+
+// keys makes all keys of one directory; what they hold is told in the package
+// comment. What has to be in one slot of a Redis Cluster, because one script
+// touches it, shares a hash tag.
+type keys struct {
+	prefix string
+	shards int
+}
+
+// fleetKeys is where the fleet's keys begin. No bucket's tag is without a dot.
+func (k keys) fleet() fleetKeys { return fleetKeys(k.prefix + ":{fleet}:") }
+
+// bucket returns where the keys of one bucket begin.
+func (k keys) bucket(namespace string, shard int) bucketKeys {
+	return bucketKeys(k.prefix + ":{" + escape(namespace) + "." + strconv.Itoa(shard) + "}:")
+}
+
+// of returns where the keys of an id's bucket begin.
+func (k keys) of(namespace, id string) bucketKeys {
+	return k.bucket(namespace, store.Shard(id, k.shards))
+}
+
+// buckets returns all buckets of some namespaces.
+func (k keys) buckets(namespaces []string) []bucketKeys {
+	all := make([]bucketKeys, 0, len(namespaces)*k.shards)
+	for _, ns := range namespaces {
+		for shard := range k.shards {
+			all = append(all, k.bucket(ns, shard))
+		}
+	}
+	return all
+}
+
+const (
+	// leavesPerNamespace is into how many hashes the rows of a namespace are
+	// spread: few enough to walk them, so many that a million rows leave each
+	// of them small, which Redis then packs (hash-max-listpack-entries).
+	leavesPerNamespace = 16384
+	// minLeaves bounds how few a bucket has where there are many shards.
+	minLeaves = 256
+)
+
+// leaves returns how many hashes the rows of one bucket are spread over. It is
+// part of the stored layout.
+func (k keys) leaves() int { return max(minLeaves, leavesPerNamespace/k.shards) }
+
+// leaf returns in which of its bucket's hashes an id's row is. It is what the
+// shard leaves of the same hash value, so that the two do not depend on each
+// other.
+func (k keys) leaf(id string) int { return store.Shard(id, k.shards*k.leaves()) / k.shards }
+
+// fleetKeys makes the keys that all buckets have in common.
+type fleetKeys string
+
+func (b fleetKeys) session(sid string) string       { return string(b) + "s:" + sid }
+func (b fleetKeys) client(clientID string) string   { return string(b) + "c:" + clientID }
+func (b fleetKeys) messages(clientID string) string { return string(b) + "w:" + clientID }
+func (b fleetKeys) url(digest string) string        { return string(b) + "u:" + digest }
+func (b fleetKeys) live() string                    { return string(b) + "live" }
+func (b fleetKeys) namespaces() string              { return string(b) + "namespaces" }
+func (b fleetKeys) sweep() string                   { return string(b) + "sweep" }
+
+// bucketKeys makes the keys of one bucket.
+type bucketKeys string
+
+func (b bucketKeys) session(sid string) string { return string(b) + "s:" + sid }
+func (b bucketKeys) rows(leaf int) string      { return string(b) + "r:" + strconv.Itoa(leaf) }
+func (b bucketKeys) meta() string              { return string(b) + "meta" }
+func (b bucketKeys) sessions() string          { return string(b) + "sessions" }
+func (b bucketKeys) candidates() string        { return string(b) + "candidates" }
+func (b bucketKeys) clients() string           { return string(b) + "clients" }
+func (b bucketKeys) leaves() string            { return string(b) + "leaves" }
+
+// escape writes all but letters, digits, '_' and '-' as %XX, so that no text
+// can end a hash tag or look like another one.
+func escape(text string) string {
+	var b strings.Builder
+	for i := range len(text) {
+		switch c := text[i]; {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '_', c == '-':
+			b.WriteByte(c)
+		default:
+			fmt.Fprintf(&b, "%%%02X", c)
+		}
+	}
+	return b.String()
+}
+
+// urlDigest stands for an advertise URL in keys.
+func urlDigest(url string) string {
+	sum := sha256.Sum256([]byte(url))
+	return hex.EncodeToString(sum[:16])
+}

@@ -1,0 +1,39 @@
+-- apply brings a session's record in a bucket up to the fleet's. A state that
+-- comes later than a newer one is ignored.
+--
+-- KEYS  meta, sessions, candidates, session
+-- ARGV  sid, version of the state, takes placements, stopped, and for a
+--       heartbeat: lease ms, headroom
+-- Answer: what is left of the lease in ms; -1 if the session is not there, or
+-- if it is stopped and was to be renewed.
+
+local meta, sessions, candidates, session = unpack(KEYS)
+local sid, ver, takes, stop, lease, headroom = unpack(ARGV)
+local s = call('HMGET', session, 'ver', 'headroom', 'stopped')
+if not s[1] then
+  return -1
+end
+if tonumber(ver) > tonumber(s[1]) then
+  call('HSET', session, 'ver', ver, 'takes', takes)
+  if stop == '1' then
+    call('HSET', session, 'stopped', 1)
+    s[3] = '1'
+  end
+  if headroom then
+    call('HSET', session, 'headroom', headroom, 'taken', 0)
+  end
+  if takes == '0' then
+    unlist(meta, candidates, sid)
+  elseif call('ZADD', candidates, headroom or s[2], sid) == 1 then
+    call('HSET', meta, 'version', rise(call('HGET', meta, 'version'), micros()))
+  end
+end
+if not lease then
+  return left(session)
+end
+if s[3] == '1' then
+  return -1
+end
+local lives = hold(session, tonumber(lease))
+call('ZADD', sessions, math.floor(micros() / 1000) + lives, sid)
+return lives

@@ -1,0 +1,37 @@
+-- join records a session in a bucket, with a full lease and not a candidate.
+-- The client's earlier sessions are no candidates any more; they keep their
+-- rows. A client's entry in clients is its newest generation, when it came (ms),
+-- and the sids that may be recorded here, the newest first.
+--
+-- KEYS  meta, sessions, candidates, clients, session
+-- ARGV  base, sid, clientId, generation, lineage, lease ms, headroom
+-- Answer: 1, or 0 if a later generation of the client has been here, or this
+-- session was and is gone.
+
+local meta, sessions, candidates, clients, session = unpack(KEYS)
+local base, sid, client, gen, lineage, lease, headroom = unpack(ARGV)
+if call('EXISTS', session) == 1 then
+  return 1
+end
+local ms = math.floor(micros() / 1000)
+local entry = call('HGET', clients, client)
+local sids = sid
+if entry then
+  local newest, former = string.match(entry, '^(%d+) %d+(.*)$')
+  if tonumber(newest) >= tonumber(gen) then
+    return 0
+  end
+  for earlier in string.gmatch(former, '%S+') do
+    if call('EXISTS', base .. 's:' .. earlier) == 1 then
+      sids = sids .. ' ' .. earlier
+      call('HSET', base .. 's:' .. earlier, 'takes', 0, 'ver', frozen)
+      unlist(meta, candidates, earlier)
+    end
+  end
+end
+call('HSET', session, 'client', client, 'lineage', lineage, 'ver', 0, 'takes', 0, 'stopped', 0,
+  'headroom', headroom, 'taken', 0, 'rows', 0)
+call('PEXPIRE', session, lease)
+call('ZADD', sessions, ms + lease, sid)
+call('HSET', clients, client, gen .. ' ' .. int(ms) .. ' ' .. sids)
+return 1

@@ -1,0 +1,38 @@
+-- Shared by all scripts: prepended to each of them.
+
+local call = redis.call
+
+-- int prints a whole number below 2^53; Lua's own way rounds it to 14 digits.
+local function int(n)
+  return string.format('%.0f', n)
+end
+
+-- micros returns Redis' time in microseconds.
+local function micros()
+  local t = call('TIME')
+  return t[1] * 1000000 + t[2]
+end
+
+-- rise returns a number above last, which may be missing. It follows the clock,
+-- so that it rises across a loss of the key that held last, too.
+local function rise(last, now)
+  return math.max((tonumber(last) or 0) + 1, now)
+end
+
+-- hold lets a key that exists live for at least ttl more milliseconds, and
+-- returns for how long it lives now.
+local function hold(key, ttl)
+  local lives = call('PTTL', key)
+  if lives < ttl then
+    call('PEXPIRE', key, ttl)
+    return ttl
+  end
+  return lives
+end
+
+-- left returns for how many milliseconds a key lives, negative if it is not
+-- there. In its last one that is 1, not 0.
+local function left(key)
+  local ms = call('PTTL', key)
+  return ms == 0 and 1 or ms
+end

@@ -1,0 +1,62 @@
+-- Shared by a bucket's scripts: prepended to each of them, after lib.lua.
+
+-- frozen is the version of a session's state that no later state replaces.
+local frozen = 9007199254740991
+
+-- unlist takes a session from the candidates, which changes their version.
+local function unlist(meta, candidates, sid)
+  if call('ZREM', candidates, sid) == 1 then
+    call('HSET', meta, 'version', rise(call('HGET', meta, 'version'), micros()))
+  end
+end
+
+-- dirty notes that a session has ended that may have left rows.
+local function dirty(meta)
+  call('HINCRBY', meta, 'dirty', 1)
+end
+
+-- finish ends a session in the bucket: its rows are dead rows from now on.
+local function finish(base, meta, sessions, candidates, sid)
+  local record = base .. 's:' .. sid
+  local rows = call('HGET', record, 'rows')
+  if rows then
+    call('DEL', record)
+    call('ZREM', sessions, sid)
+    if rows ~= '0' then
+      dirty(meta)
+    end
+  end
+  unlist(meta, candidates, sid)
+end
+
+-- parse splits a row into its epoch and its owner.
+local function parse(row)
+  local epoch, sid = string.match(row, '^(%d+) (.+)$')
+  return tonumber(epoch), sid
+end
+
+-- put writes a row, which may replace another one.
+local function put(leaves, key, leaf, id, epoch, sid)
+  if call('HSET', key, id, int(epoch) .. ' ' .. sid) == 1 and call('HLEN', key) == 1 then
+    call('SETBIT', leaves, leaf, 1)
+  end
+end
+
+-- take removes a row.
+local function take(leaves, key, leaf, id)
+  call('HDEL', key, id)
+  if call('EXISTS', key) == 0 then
+    call('SETBIT', leaves, leaf, 0)
+  end
+end
+
+-- occupied returns the first leaf from that number on that has rows, or -1.
+local function occupied(leaves, from)
+  while from % 8 ~= 0 do
+    if call('GETBIT', leaves, from) == 1 then
+      return from
+    end
+    from = from + 1
+  end
+  return call('BITPOS', leaves, 1, from / 8)
+end

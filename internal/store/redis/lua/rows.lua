@@ -1,0 +1,31 @@
+-- rows reads the rows of whole leaves whose owners are live.
+--
+-- KEYS  leaves
+-- ARGV  base, the first leaf, how many rows are wanted, the most rows to look at
+-- Answer: {the next leaf or -1, then leaf, id, epoch, sid and clientId of each}
+
+local base, want, most = ARGV[1], tonumber(ARGV[3]), tonumber(ARGV[4])
+local clients = {}
+local a, found, seen = {-1}, 0, 0
+local leaf = occupied(KEYS[1], tonumber(ARGV[2]))
+while leaf >= 0 and found < want and seen < most do
+  local rows = call('HGETALL', base .. 'r:' .. int(leaf))
+  for i = 1, #rows, 2 do
+    local epoch, sid = parse(rows[i + 1])
+    if clients[sid] == nil then
+      clients[sid] = call('HGET', base .. 's:' .. sid, 'client')
+    end
+    if clients[sid] then
+      found = found + 1
+      a[#a + 1] = leaf
+      a[#a + 1] = rows[i]
+      a[#a + 1] = epoch
+      a[#a + 1] = sid
+      a[#a + 1] = clients[sid]
+    end
+  end
+  seen = seen + #rows / 2
+  leaf = occupied(KEYS[1], leaf + 1)
+end
+a[1] = leaf
+return a

@@ -1,0 +1,43 @@
+package redis
+
+import (
+	"context"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/pinboard-go/pinboard/internal/store"
+)
+
+// Backend opens directories in the Redis that a client is connected to.
+type Backend struct{ client rueidis.Client }
+
+// New returns a backend on the host's client, of whatever kind: standalone,
+// Sentinel or Cluster. The client is used and never closed. New does no I/O.
+func New(client rueidis.Client) *Backend { return &Backend{client: client} }
+
+// Open returns the directory for cfg.
+func (b *Backend) Open(cfg store.Config) store.Store {
+	return &directory{
+		client: b.client,
+		keys:   keys{prefix: cfg.Prefix, shards: cfg.Shards},
+		lease:  max(1, cfg.LeaseTTL.Milliseconds()),
+	}
+}
+
+// directory is one node's handle.
+type directory struct {
+	client rueidis.Client
+	keys   keys
+	lease  int64 // ms
+	sweeps rotation
+}
+
+// memory is store.ClientMemory in milliseconds.
+const memory = int64(store.ClientMemory / time.Millisecond)
+
+// Ping asks the node that holds the fleet's keys for something small there.
+func (d *directory) Ping(ctx context.Context) error {
+	fleet := d.keys.fleet()
+	return d.run(ctx, unlockScript.with([]string{fleet.sweep()}, "")).err
+}

@@ -1,0 +1,86 @@
+package redis
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/pinboard-go/pinboard/internal/store"
+)
+
+// maxAgain bounds how often a placement is asked for again because lapsed
+// sessions had to be cleared first. Each time clears 32 of them.
+const maxAgain = 1000
+
+// Resolve asks one script; see resolve.lua.
+func (d *directory) Resolve(ctx context.Context, req store.Request) (store.Result, error) {
+	c := d.resolveCall(req)
+	for range maxAgain {
+		a := d.run(ctx, c)
+		if outcome := store.Outcome(a.int()); outcome != 0 || a.err != nil {
+			res := result(outcome, a)
+			return res, a.err
+		}
+	}
+	return store.Result{}, fmt.Errorf("redis resolve: no end of lapsed sessions in %s", req.Namespace)
+}
+
+func (d *directory) resolveCall(req store.Request) call {
+	bucket, leaf := d.keys.of(req.Namespace, req.ID), d.keys.leaf(req.ID)
+	keys := []string{
+		bucket.meta(), bucket.sessions(), bucket.candidates(), bucket.clients(), bucket.leaves(), bucket.rows(leaf),
+	}
+	args := []any{
+		string(bucket), req.ID, leaf, req.Preferred, req.View, req.BalanceFactor,
+		int64(req.Dice[0]), int64(req.Dice[1]), int64(req.Dice[2]), d.lease,
+	}
+	if r := req.Refused; r != nil {
+		args = append(args, r.SessionID, r.ClientID, r.Epoch)
+	}
+	return resolveScript.with(keys, args...)
+}
+
+func result(outcome store.Outcome, a *answer) store.Result {
+	res := store.Result{Outcome: outcome}
+	switch outcome {
+	case store.Owned, store.Placed:
+		res.SessionID, res.Epoch, res.Left, res.Stopped = a.text(), a.int(), a.duration(), a.flag()
+	case store.Quarantined:
+		res.Left = a.duration()
+	case store.UnknownNamespace, store.NoCandidate, store.StaleView:
+	default:
+		a.fail(errForm)
+	}
+	return res
+}
+
+// Candidates reads the candidates of the id's bucket.
+func (d *directory) Candidates(ctx context.Context, namespace, id string) (store.View, error) {
+	bucket := d.keys.of(namespace, id)
+	a := d.run(ctx, candidatesScript.with([]string{bucket.meta(), bucket.candidates()}, string(bucket)))
+	view := store.View{Version: a.int()}
+	for a.more() {
+		view.Candidates = append(view.Candidates, store.Candidate{SessionID: a.text(), ClientID: a.text(), Headroom: a.float()})
+	}
+	return view, a.err
+}
+
+// Quarantine asks all buckets that ever were.
+func (d *directory) Quarantine(ctx context.Context) (time.Duration, error) {
+	a := d.run(ctx, namespacesScript.with([]string{d.keys.fleet().namespaces()}))
+	var calls []call
+	for a.more() {
+		for _, bucket := range d.keys.buckets([]string{a.text()}) {
+			calls = append(calls, quarantineScript.with([]string{bucket.meta()}))
+		}
+	}
+	if a.err != nil {
+		return 0, a.err
+	}
+	longest := time.Duration(0)
+	answers := d.runAll(ctx, calls)
+	for _, a := range answers {
+		longest = max(longest, a.duration())
+	}
+	return longest, firstError(answers)
+}

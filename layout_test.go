@@ -1,0 +1,85 @@
+package pinboard_test
+
+import (
+	"encoding/json"
+	"io"
+	"os/exec"
+	"path"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const module = "github.com/pinboard-go/pinboard"
+
+type pkg struct {
+	ImportPath string
+	Doc        string
+	Imports    []string
+}
+
+func packages(t *testing.T) []pkg {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-json=ImportPath,Doc,Imports", "./...").Output()
+	require.NoError(t, err)
+	var list []pkg
+	for dec := json.NewDecoder(strings.NewReader(string(out))); ; {
+		var p pkg
+		if err := dec.Decode(&p); err == io.EOF {
+			break
+		} else {
+			require.NoError(t, err)
+		}
+		list = append(list, p)
+	}
+	require.NotEmpty(t, list)
+	return list
+}
+
+func TestEveryPackageHasADoc(t *testing.T) {
+	t.Parallel()
+	for _, p := range packages(t) {
+		require.NotEmpty(t, p.Doc, "%s has no package comment", p.ImportPath)
+	}
+}
+
+// What a package must not import, by its path below the module.
+func forbidden(importer, imported string) bool {
+	switch {
+	case importer == "worker":
+		// The client of a service must not drag in the server, its store or
+		// its passports.
+		return imported == "" || imported == "passport" || strings.HasPrefix(imported, "internal/store")
+	case importer == "":
+		return imported == "worker"
+	case importer == "internal/wire":
+		return true
+	case importer == "internal/attest", importer == "passport":
+		return imported != "internal/wire"
+	case strings.HasPrefix(importer, "internal/store"):
+		return imported != "internal/wire" && !strings.HasPrefix(imported, "internal/store") && imported != "internal/redistest"
+	}
+	return false
+}
+
+func TestImportsPointTheRightWay(t *testing.T) {
+	t.Parallel()
+	for _, p := range packages(t) {
+		importer := below(p.ImportPath)
+		for _, i := range p.Imports {
+			if !strings.HasPrefix(i, module) {
+				continue
+			}
+			require.False(t, forbidden(importer, below(i)), "%s must not import %s", p.ImportPath, i)
+		}
+		if strings.HasPrefix(importer, "internal/store") {
+			require.False(t, slices.Contains(p.Imports, "net/http"), "%s must not know HTTP", p.ImportPath)
+		}
+	}
+}
+
+func below(importPath string) string {
+	return strings.TrimPrefix(strings.TrimPrefix(path.Clean(importPath), module), "/")
+}

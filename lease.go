@@ -1,0 +1,279 @@
+package pinboard
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/pinboard-go/pinboard/internal/store"
+	"github.com/pinboard-go/pinboard/internal/wire"
+)
+
+const (
+	// watchEvery is how often a node asks what became of the sessions it has
+	// requests open to. A cut comes within one heartbeat (protocol §5), 3 s.
+	watchEvery = time.Second
+	// storeTimeout bounds one look into the store. A frozen store must not
+	// hold a request for longer than its client waits, nor a heartbeat for
+	// longer than the worker's 5 s.
+	storeTimeout = 1500 * time.Millisecond
+	// forget is how many unused watch rounds a session's record is kept.
+	forget = 60
+)
+
+// Causes of a cancelled request to a worker.
+var (
+	errOwnerEnded = errors.New("the owner's session ended")
+	errNodeStops  = errors.New("this node is shutting down")
+)
+
+// leases is this node's view of worker sessions: who they are, until when their
+// leases run as far as this node knows, and which requests are open to them.
+//
+// The view is a hint for serving, never for placing: that the store decides.
+type leases struct {
+	store store.Store
+	log   *zap.Logger
+
+	mu      sync.Mutex
+	ending  bool // endStreams was called
+	stopped bool // cutAll was called
+	byID    map[string]*lease
+	pending map[string]*activation // by namespace
+}
+
+// lease is one session as this node knows it. Its identity never changes.
+type lease struct {
+	store.Session // Headroom, Draining and the like are as first read: not kept up
+
+	// What follows is guarded by leases.mu.
+	follow   string             // the session to watch: its own, or its successor's
+	until    time.Time          // the watched session's lease lives at least until then
+	replaced bool               // by a successor: serves no new requests
+	ended    bool               // and so did every successor
+	flows    map[*flow]struct{} // open requests
+	unused   int                // watch rounds without a flow or a look-up
+}
+
+// flow is one request or tunnel that is open to a worker.
+type flow struct {
+	lease  *lease
+	cancel context.CancelCauseFunc
+	// end, if set, ends a stream in an orderly way when the node shuts down;
+	// without one the request runs to its end.
+	end func()
+}
+
+// activation is a registration whose answer is being written.
+type activation struct {
+	count int
+	done  chan struct{}
+}
+
+func newLeases(s store.Store, log *zap.Logger) *leases {
+	return &leases{store: s, log: log, byID: map[string]*lease{}, pending: map[string]*activation{}}
+}
+
+// get returns the session's record, from memory or the store. The error is
+// store.ErrNoSession if it has ended.
+func (l *leases) get(ctx context.Context, sessionID string) (*lease, error) {
+	l.mu.Lock()
+	known := l.byID[sessionID]
+	if known != nil {
+		known.unused = 0
+	}
+	ended := known != nil && known.ended
+	l.mu.Unlock()
+	switch {
+	case ended:
+		return nil, store.ErrNoSession
+	case known != nil:
+		return known, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	asked := time.Now()
+	record, err := l.store.Session(ctx, sessionID)
+	if err != nil {
+		return nil, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if other := l.byID[sessionID]; other != nil { // somebody was quicker
+		return other, nil
+	}
+	fresh := &lease{Session: record, until: asked.Add(record.TTL), follow: sessionID, flows: map[*flow]struct{}{}}
+	l.byID[sessionID] = fresh
+	return fresh, nil
+}
+
+// extend notes that the store, asked at the given time, said that the lease has
+// so much left. What a node knows of a lease only grows.
+func (l *leases) extend(s *lease, asked time.Time, left time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if until := asked.Add(left); until.After(s.until) {
+		s.until = until
+	}
+}
+
+// end notes that a session has ended for good and cuts what is open to it, also
+// since a time when its worker had another session.
+func (l *leases) end(sessionID string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, s := range l.byID {
+		if s.follow == sessionID {
+			l.cut(s)
+		}
+	}
+}
+
+// succeed notes that a client has a new session. What is open to its former
+// ones stays open, for the worker is the same process (protocol §5).
+func (l *leases) succeed(clientID string, secret wire.Secret, sessionID string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for id, s := range l.byID {
+		switch {
+		case s.ClientID != clientID || id == sessionID || s.ended:
+		case s.Secret.Equal(secret):
+			s.follow, s.replaced = sessionID, true
+		default:
+			l.cut(s) // the store takes another secret only when this session is over
+		}
+	}
+}
+
+// cut ends a session in this node's view; the caller holds the lock.
+func (l *leases) cut(s *lease) {
+	s.ended = true
+	for f := range s.flows {
+		f.cancel(errOwnerEnded)
+	}
+}
+
+// left returns what is left of the lease as this node knows it, 0 or less when
+// it is over.
+func (l *leases) left(s *lease) time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if s.ended || s.replaced {
+		return 0
+	}
+	return time.Until(s.until)
+}
+
+// open registers a request to the session's worker, until done is called. The
+// returned context is cancelled, with a cause, when the session ends.
+func (l *leases) open(ctx context.Context, s *lease) (f *flow, flowCtx context.Context, done func()) {
+	flowCtx, cancel := context.WithCancelCause(ctx)
+	f = &flow{lease: s, cancel: cancel}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s.unused = 0
+	s.flows[f] = struct{}{}
+	switch {
+	case s.ended:
+		cancel(errOwnerEnded)
+	case l.stopped:
+		cancel(errNodeStops)
+	}
+	return f, flowCtx, func() {
+		l.mu.Lock()
+		delete(s.flows, f)
+		l.mu.Unlock()
+		cancel(context.Canceled)
+	}
+}
+
+// stream says how to end the flow when the node shuts down, which is at once if
+// it already does.
+func (l *leases) stream(f *flow, end func()) {
+	l.mu.Lock()
+	f.end = end
+	ending := l.ending
+	l.mu.Unlock()
+	if ending {
+		end()
+	}
+}
+
+// endStreams ends the flows that know how to end, and those that come to know.
+func (l *leases) endStreams() {
+	l.mu.Lock()
+	l.ending = true
+	var ends []func()
+	for _, s := range l.byID {
+		for f := range s.flows {
+			if f.end != nil {
+				ends = append(ends, f.end)
+			}
+		}
+	}
+	l.mu.Unlock()
+	for _, end := range ends {
+		end()
+	}
+}
+
+// cutAll cancels every flow, and those still to come.
+func (l *leases) cutAll() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.stopped = true
+	for _, s := range l.byID {
+		for f := range s.flows {
+			f.cancel(errNodeStops)
+		}
+	}
+}
+
+// activating says that a registration for these namespaces is being answered:
+// its worker knows of its session a moment before the store lets it take
+// placements, and a request in that moment should wait, not fail.
+func (l *leases) activating(namespaces []string) (done func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, ns := range namespaces {
+		a := l.pending[ns]
+		if a == nil {
+			a = &activation{done: make(chan struct{})}
+			l.pending[ns] = a
+		}
+		a.count++
+	}
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		for _, ns := range namespaces {
+			a := l.pending[ns]
+			if a.count--; a.count == 0 {
+				close(a.done)
+				delete(l.pending, ns)
+			}
+		}
+	}
+}
+
+// awaitActivation waits while this node answers registrations for the
+// namespace, and reports whether there was one.
+func (l *leases) awaitActivation(ctx context.Context, namespace string) bool {
+	l.mu.Lock()
+	a := l.pending[namespace]
+	l.mu.Unlock()
+	if a == nil {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	select {
+	case <-a.done:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

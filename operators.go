@@ -1,0 +1,259 @@
+package pinboard
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/pinboard-go/pinboard/internal/store"
+	"github.com/pinboard-go/pinboard/internal/wire"
+	"github.com/pinboard-go/pinboard/passport"
+)
+
+const (
+	// pageSize and maxPageSize are the default and highest limit of a page of
+	// placements.
+	pageSize    = 100
+	maxPageSize = 1000
+)
+
+// visible returns the namespaces that an operator may see, in their order.
+func visible(who *passport.Identity, namespaces []string) []string {
+	var seen []string
+	for _, ns := range namespaces {
+		if who.AllowsNamespace(ns) {
+			seen = append(seen, ns)
+		}
+	}
+	return seen
+}
+
+// workerView is a live worker as operators see it (protocol §4).
+type workerView struct {
+	ClientID      string   `json:"clientId"`
+	SessionID     string   `json:"sessionId"`
+	AdvertiseURL  string   `json:"advertiseUrl"`
+	Namespaces    []string `json:"namespaces"`
+	Headroom      float64  `json:"headroom"`
+	Draining      bool     `json:"draining"`
+	DrainDeadline *float64 `json:"drainDeadline,omitempty"`
+	Degraded      bool     `json:"degraded"`
+	ExpiresInMs   int64    `json:"expiresInMs"`
+	RegisteredAt  int64    `json:"registeredAt"`
+	Epoch         int64    `json:"epoch"`
+}
+
+// workers lists live workers. One that lost its advertise URL to another
+// process is on its way out and not listed.
+func (g *registry) workers(ctx context.Context, w http.ResponseWriter, c *registryCall) error {
+	sessions, err := g.store.Live(ctx)
+	if err != nil {
+		return err
+	}
+	list := []workerView{}
+	for _, s := range sessions {
+		namespaces := visible(c.who, s.Namespaces)
+		if len(namespaces) == 0 || s.Stopped {
+			continue
+		}
+		list = append(list, workerView{
+			ClientID: s.ClientID, SessionID: s.ID, AdvertiseURL: s.AdvertiseURL, Namespaces: namespaces,
+			Headroom: s.Headroom, Draining: s.Draining || s.Drain.Draining, DrainDeadline: drainDeadline(s.Drain, 0),
+			Degraded: s.Degraded, ExpiresInMs: s.TTL.Milliseconds(), RegisteredAt: s.RegisteredAt.UnixMilli(),
+		})
+	}
+	writeJSON(w, http.StatusOK, struct {
+		Workers []workerView `json:"workers"`
+	}{list})
+	return nil
+}
+
+// health tells of the fleet's quarantine and of this node's work.
+func (g *registry) health(ctx context.Context, w http.ResponseWriter, _ *registryCall) error {
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	left, err := g.store.Quarantine(ctx)
+	if err != nil {
+		return err
+	}
+	writeJSON(w, http.StatusOK, struct {
+		QuarantineMs int64 `json:"quarantineMs"`
+		Resolves     int64 `json:"resolves"`
+		CacheHits    int64 `json:"cacheHits"`
+		Proxying     int64 `json:"proxying"`
+		Retries      int64 `json:"retries"`
+	}{
+		// Rounded up: 0 means that there is none.
+		QuarantineMs: (left + time.Millisecond - 1).Milliseconds(),
+		Resolves:     g.counters.resolves.Load(), CacheHits: g.counters.cacheHits.Load(),
+		Proxying: g.counters.proxying.Load(), Retries: g.counters.retries.Load(),
+	})
+	return nil
+}
+
+// touch returns nil if the operator may change the client: a 404 where nothing
+// of it is visible, a 403 where only a part is.
+func (g *registry) touch(ctx context.Context, c *registryCall, clientID string) error {
+	client, err := g.store.Client(ctx, clientID)
+	if err != nil {
+		return unknownClient(err)
+	}
+	switch len(visible(c.who, client.Namespaces)) {
+	case 0:
+		return unknownClient(store.ErrNoClient)
+	case len(client.Namespaces):
+		return nil
+	}
+	return refuse(http.StatusForbidden, "the worker also serves namespaces outside the credential's claims")
+}
+
+func unknownClient(err error) error {
+	if errors.Is(err, store.ErrNoClient) {
+		return refuse(http.StatusNotFound, "unknown clientId")
+	}
+	return err
+}
+
+// drained answers drain and undrain.
+type drained struct {
+	Draining      bool     `json:"draining"`
+	DrainDeadline *float64 `json:"drainDeadline,omitempty"`
+}
+
+// drain stops new placements on a worker process (protocol §4).
+func (g *registry) drain(ctx context.Context, w http.ResponseWriter, c *registryCall) error {
+	body, err := wire.ParseDrain(c.body)
+	if err != nil {
+		return malformed(err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	if err := g.touch(ctx, c, body.ClientID); err != nil {
+		return err
+	}
+	d, err := g.store.Drain(ctx, body.ClientID, body.Deadline)
+	if err != nil {
+		return unknownClient(err)
+	}
+	g.log.Info("worker drained", zap.String("client", body.ClientID), zap.Durationp("deadline", body.Deadline))
+	writeJSON(w, http.StatusOK, drained{Draining: true, DrainDeadline: drainDeadline(d, 0)})
+	return nil
+}
+
+// undrain takes a drain back.
+func (g *registry) undrain(ctx context.Context, w http.ResponseWriter, c *registryCall) error {
+	clientID, err := wire.ParseUndrain(c.body)
+	if err != nil {
+		return malformed(err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	if err := g.touch(ctx, c, clientID); err != nil {
+		return err
+	}
+	if err := g.store.Undrain(ctx, clientID); err != nil {
+		return unknownClient(err)
+	}
+	g.log.Info("worker no longer drained", zap.String("client", clientID))
+	writeJSON(w, http.StatusOK, drained{})
+	return nil
+}
+
+// windDown asks one instance to close, or takes that back (protocol §4).
+func (g *registry) windDown(ctx context.Context, w http.ResponseWriter, c *registryCall) error {
+	body, err := wire.ParseWindDown(c.body)
+	if err != nil {
+		return malformed(err)
+	}
+	if body.Hostname != "" {
+		return malformed(&wire.FieldError{Field: "hostname", Reason: "is not supported by this pinboard"})
+	}
+	notPlaced := refuse(http.StatusNotFound, "the id is not placed")
+	if !c.who.AllowsNamespace(body.Namespace) {
+		return notPlaced
+	}
+	if body.Deadline != nil {
+		// Less than a lease could be over before the worker hears of it.
+		least := max(*body.Deadline, g.opts.LeaseTTL)
+		body.Deadline = &least
+	}
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	err = g.store.WindDown(ctx, body.Namespace, body.ID, body.Deadline)
+	switch {
+	case errors.Is(err, store.ErrNotPlaced):
+		return notPlaced
+	case errors.Is(err, store.ErrQueueFull):
+		return notNow("too many control messages wait for the worker", time.Second)
+	case err != nil:
+		return err
+	}
+	g.log.Info("wind-down queued", zap.String("namespace", body.Namespace), zap.String("id", body.ID),
+		zap.Durationp("deadline", body.Deadline))
+	writeJSON(w, http.StatusOK, struct {
+		Queued bool `json:"queued"`
+	}{true})
+	return nil
+}
+
+// rowView is a placement as operators see it (protocol §4).
+type rowView struct {
+	ID       string `json:"id"`
+	ClientID string `json:"clientId"`
+	Epoch    int64  `json:"epoch"`
+	PlacedAt int64  `json:"placedAt"`
+}
+
+// placements returns a page of rows, with the cursor of the next page if there
+// is one.
+func (g *registry) placements(ctx context.Context, w http.ResponseWriter, c *registryCall) error {
+	namespace, cursor, limit, err := page(c.query)
+	if err != nil {
+		return malformed(err)
+	}
+	if !c.who.AllowsNamespace(namespace) {
+		return refuse(http.StatusNotFound, "unknown namespace")
+	}
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	rows, next, err := g.store.Rows(ctx, namespace, cursor, limit)
+	switch {
+	case errors.Is(err, store.ErrBadCursor):
+		return malformed(&wire.FieldError{Field: "cursor", Reason: "is not one that this call has returned"})
+	case err != nil:
+		return err
+	}
+	list := make([]rowView, len(rows))
+	for i, r := range rows {
+		list[i] = rowView{ID: r.ID, ClientID: r.ClientID, Epoch: r.Epoch, PlacedAt: r.PlacedAt.UnixMilli()}
+	}
+	writeJSON(w, http.StatusOK, struct {
+		Placements []rowView `json:"placements"`
+		Cursor     string    `json:"cursor,omitempty"`
+	}{list, next})
+	return nil
+}
+
+// page reads which rows are asked for.
+func page(query string) (namespace, cursor string, limit int, err error) {
+	values, err := url.ParseQuery(query)
+	if err != nil {
+		return "", "", 0, errors.New("the query is malformed")
+	}
+	namespace, cursor, limit = values.Get("namespace"), values.Get("cursor"), pageSize
+	if err := wire.CheckNamespace(namespace); err != nil {
+		return "", "", 0, &wire.FieldError{Field: "namespace", Reason: err.Error()}
+	}
+	if text := values.Get("limit"); text != "" {
+		limit, err = strconv.Atoi(text)
+		if err != nil || limit < 1 || limit > maxPageSize {
+			return "", "", 0, &wire.FieldError{Field: "limit", Reason: "must be a number from 1 to " + strconv.Itoa(maxPageSize)}
+		}
+	}
+	return namespace, cursor, limit, nil
+}

@@ -1,0 +1,189 @@
+package pinboard
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/redis/rueidis"
+	"go.uber.org/zap"
+
+	"github.com/pinboard-go/pinboard/internal/store"
+	"github.com/pinboard-go/pinboard/internal/store/memory"
+	"github.com/pinboard-go/pinboard/internal/store/redis"
+	"github.com/pinboard-go/pinboard/passport"
+)
+
+// Options configure a Pinboard. Passport and one of Redis and Store are
+// required; every other zero value means its default. All nodes of one
+// deployment need equal KeyPrefix, Shards and LeaseTTL.
+type Options struct {
+	// Passport says who is calling and what they may reach. Required.
+	Passport passport.Passport
+
+	// Redis is the client of the Redis that holds the directory: 6.2 or newer,
+	// standalone, Sentinel or Cluster. The host keeps it: pinboard uses it and
+	// never closes it. Either Redis or Store is required.
+	Redis rueidis.Client
+	// Store holds the directory instead of Redis: see MemoryStore.
+	Store *Store
+	// KeyPrefix starts all keys in the store. Deployments with different
+	// prefixes do not see each other. Not empty, no braces. Default "pinboard".
+	KeyPrefix string
+	// Shards is the number of parts that each namespace is split into, so that
+	// a Redis Cluster can spread one namespace over its nodes. It is fixed for
+	// the life of a deployment. From 1 to 1024, default 1.
+	Shards int
+
+	// LeaseTTL is how long a worker's session lives without a heartbeat, and
+	// so how long an id of a dead worker stays unavailable. Workers beat every
+	// 3 s and stop activating 5 s before the end, so anything below 9 s makes
+	// the Python client's default settings flap: New warns. At least 100 ms,
+	// at most 1 h, default 15 s (protocol §8).
+	LeaseTTL time.Duration
+
+	// Affinity says which worker a new id prefers (protocol §9).
+	Affinity Affinity
+
+	// TrustedProxies are the addresses of proxies in front of pinboard, whose
+	// X-Forwarded-For, -Proto and -Host headers are believed. Default: none.
+	TrustedProxies []netip.Prefix
+
+	// ReplayBuffer is how many bytes of a request's body are kept so that the
+	// request can be sent to another worker when the first refuses the id
+	// (protocol §5). At most 16 MiB, default 64 KiB.
+	ReplayBuffer int
+
+	// Transport is the model for connections to workers: its TLS settings and
+	// limits are taken over. It is copied, never used itself; its Proxy is
+	// ignored, workers are dialled directly. Default: a transport with
+	// 128 idle connections per worker.
+	Transport *http.Transport
+
+	// Logger gets what operators should know. Default: silent.
+	Logger *zap.Logger
+}
+
+// Affinity says which worker an id prefers when it is first placed
+// (protocol §9). The zero value prefers by client address.
+type Affinity struct {
+	// Key returns the affinity key of a request: ids with equal keys prefer
+	// the same worker. Not ok, or an empty key, means no preference. It gets
+	// the client's request as it came, base path included, must not read its
+	// body or change it, must be safe for concurrent use, and should answer
+	// the same when asked again. A panic is logged and means no preference.
+	// Default: the client's address.
+	Key func(r *http.Request, c Client) (key string, ok bool)
+	// BalanceFactor bounds the preference: it holds while the preferred
+	// worker's headroom times the factor is at least the best worker's. At
+	// least 1, default 2.
+	BalanceFactor float64
+}
+
+// Client is who sent a request, as far as pinboard knows.
+type Client struct {
+	// Addr is the client's address: the connection's peer, or what trusted
+	// proxies say (Options.TrustedProxies). The zero Addr if there is none.
+	Addr netip.Addr
+	// Identity is the caller's, nil for an anonymous one and for cluster calls.
+	Identity *passport.Identity
+}
+
+// Store is a place for the directory other than Redis. Several pinboards may
+// share one.
+type Store struct{ backend store.Backend }
+
+// MemoryStore returns a store in this process's memory, for development, tests
+// and single nodes: a restart forgets all sessions, so that workers register
+// anew and placement waits for one lease (protocol §8).
+func MemoryStore() *Store { return &Store{backend: memory.New()} }
+
+const (
+	minLease  = 100 * time.Millisecond
+	maxLease  = time.Hour
+	warnLease = 9 * time.Second // the Python client's buffer, and a beat, and time to answer
+	maxShards = 1024
+	maxReplay = 16 << 20
+)
+
+// withDefaults returns a copy in which zero values are replaced.
+func (o Options) withDefaults() Options {
+	if o.KeyPrefix == "" {
+		o.KeyPrefix = "pinboard"
+	}
+	if o.Shards == 0 {
+		o.Shards = 1
+	}
+	if o.LeaseTTL == 0 {
+		o.LeaseTTL = 15 * time.Second
+	}
+	if o.Affinity.BalanceFactor == 0 {
+		o.Affinity.BalanceFactor = 2
+	}
+	if o.Affinity.Key == nil {
+		o.Affinity.Key = clientAddress
+	}
+	if o.ReplayBuffer == 0 {
+		o.ReplayBuffer = 64 << 10
+	}
+	if o.Logger == nil {
+		o.Logger = zap.NewNop()
+	}
+	return o
+}
+
+// validate returns everything that is wrong with options that have defaults.
+func (o *Options) validate() error {
+	var faults []error
+	fault := func(format string, args ...any) {
+		faults = append(faults, fmt.Errorf("pinboard: Options."+format, args...))
+	}
+	if o.Passport == nil {
+		fault("Passport is required")
+	}
+	switch {
+	case o.Redis == nil && o.Store == nil:
+		fault("Redis or Store is required")
+	case o.Redis != nil && o.Store != nil:
+		fault("Redis and Store exclude each other")
+	case o.Store != nil && o.Store.backend == nil:
+		fault("Store must come from MemoryStore")
+	}
+	if strings.ContainsAny(o.KeyPrefix, "{}") {
+		fault("KeyPrefix %q must not have braces", o.KeyPrefix)
+	}
+	if o.Shards < 1 || o.Shards > maxShards {
+		fault("Shards is %d, must be from 1 to %d", o.Shards, maxShards)
+	}
+	if o.LeaseTTL < minLease || o.LeaseTTL > maxLease {
+		fault("LeaseTTL is %v, must be from %v to %v", o.LeaseTTL, minLease, maxLease)
+	}
+	if !(o.Affinity.BalanceFactor >= 1) || o.Affinity.BalanceFactor > 1e9 {
+		fault("Affinity.BalanceFactor is %v, must be a number of at least 1", o.Affinity.BalanceFactor)
+	}
+	for i, prefix := range o.TrustedProxies {
+		if !prefix.IsValid() {
+			fault("TrustedProxies[%d] is not a valid prefix", i)
+		}
+	}
+	if o.ReplayBuffer < 0 || o.ReplayBuffer > maxReplay {
+		fault("ReplayBuffer is %d, must be from 0 to %d bytes", o.ReplayBuffer, maxReplay)
+	}
+	return errors.Join(faults...)
+}
+
+// open returns the directory that the options name.
+func (o *Options) open() store.Store {
+	cfg := store.Config{Prefix: o.KeyPrefix, LeaseTTL: o.LeaseTTL, Shards: o.Shards}
+	if o.Redis != nil {
+		return redis.New(o.Redis).Open(cfg)
+	}
+	return o.Store.backend.Open(cfg)
+}
+
+func clientAddress(_ *http.Request, c Client) (string, bool) {
+	return c.Addr.String(), c.Addr.IsValid()
+}

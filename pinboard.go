@@ -1,0 +1,140 @@
+// Package pinboard gives a fleet one live instance per (namespace, id).
+//
+// Services that keep state in memory per key, such as a chat thread, a game
+// room or an agent's run, want one process to hold each key and a stable URL to
+// reach it by. A Pinboard is both the control plane that places ids on worker
+// processes and the front door that proxies every request to the worker that
+// holds its id. It is an http.Handler: mount it in a server of your own, as
+// many times and on as many nodes as you like. Nodes keep no state; they
+// coordinate through Redis.
+//
+// Worker processes register with it: embed package worker in a Go service, or
+// use the Python client "pinned".
+//
+// # Guarantees
+//
+// A row, the placement of one id, has one owning session. While the session's
+// lease lives, only the session itself gives the row up; no connection error,
+// failed probe, drain or restart of pinboard places the id elsewhere. Every
+// placement of an id carries a higher epoch than any before it, so that a
+// worker's own store can fence out an owner that has lost its lease.
+//
+// # Where things are
+//
+//	pinboard.go   New, ServeHTTP, Close, Shutdown
+//	options.go    Options, defaults, validation; env.go reads the environment
+//	target.go     which instance a request names; clientip.go who sent it
+//	placement.go  whose id is it: resolve, candidates, affinity
+//	lease.go      this node's view of sessions, and the requests open to them
+//	proxy.go      the data plane
+//	registry.go   what workers call; operators.go what operators call
+package pinboard
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"sync"
+
+	"go.uber.org/zap"
+
+	"github.com/pinboard-go/pinboard/internal/store"
+)
+
+// Pinboard is one node: control plane and front door. It is safe for concurrent
+// use. New makes one.
+type Pinboard struct {
+	opts     Options
+	log      *zap.Logger
+	store    store.Store
+	leases   *leases
+	placer   *placer
+	proxy    *proxy
+	probe    *prober
+	registry *registry
+
+	counters   counters
+	background background
+}
+
+// New returns a Pinboard, or everything that is wrong with the options, each
+// fault naming its field. It starts nothing and dials nothing: that begins with
+// the first request.
+func New(opts Options) (*Pinboard, error) {
+	opts = opts.withDefaults()
+	if err := opts.validate(); err != nil {
+		return nil, err
+	}
+	if opts.LeaseTTL < warnLease {
+		opts.Logger.Warn("the lease is shorter than a worker's default buffer and heartbeat: workers may refuse every activation",
+			zap.Duration("lease", opts.LeaseTTL))
+	}
+	p := &Pinboard{opts: opts, log: opts.Logger, store: opts.open()}
+	p.leases = newLeases(p.store, p.log)
+	p.placer = newPlacer(p.store, p.leases, &opts, &p.counters)
+	transport := newTransport(opts.Transport)
+	p.proxy = newProxy(p, transport)
+	p.probe = newProber(transport)
+	p.registry = newRegistry(p)
+	return p, nil
+}
+
+// ServeHTTP serves the registry below /registry, health at /healthz, and the
+// data plane everywhere else (protocol §§2, 4, 5). Below a base path, mount it
+// with http.StripPrefix. http.ServeMux redirects paths with "//" or "..": put
+// the Pinboard in front of it where that matters.
+func (p *Pinboard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	done, ok := p.background.enter(p.run)
+	if !ok {
+		w.Header().Set("Connection", "close")
+		p.writeRefusal(w, r, notNow("this node is shutting down", 0))
+		return
+	}
+	defer done()
+	t, err := parseTarget(r)
+	if err != nil {
+		p.writeRefusal(w, r, err)
+		return
+	}
+	switch {
+	case isRegistry(t.path):
+		p.registry.serve(w, r, t)
+	case t.path == "/healthz":
+		p.serveHealthz(w, r)
+	default:
+		p.proxy.serve(w, r, t)
+	}
+}
+
+// run is the background work of a node that serves: it ends with ctx.
+func (p *Pinboard) run(ctx context.Context) {
+	var group sync.WaitGroup
+	group.Go(func() { p.leases.watch(ctx) })
+	group.Go(func() { p.sweep(ctx) })
+	group.Wait()
+}
+
+// Close takes no new requests, ends event streams, closes WebSockets with code
+// 1012 and stops the background work. It does not wait: requests in flight run
+// to their end. Call it before http.Server.Shutdown, which would wait for
+// streams and overlook WebSockets. The directory keeps every row. Closing twice
+// does nothing. The error is always nil.
+func (p *Pinboard) Close() error {
+	if p.background.close() {
+		p.leases.endStreams()
+	}
+	return nil
+}
+
+// Shutdown is Close, and then waits until no request is left. When ctx ends
+// first, it cuts what is left and returns the context's error.
+func (p *Pinboard) Shutdown(ctx context.Context) error {
+	_ = p.Close()
+	err := p.background.wait(ctx)
+	if err != nil {
+		p.leases.cutAll()
+		err = errors.Join(err, p.background.wait(context.WithoutCancel(ctx)))
+	}
+	p.proxy.closeIdle()
+	return err
+}

@@ -1,0 +1,285 @@
+package pinboard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sync/singleflight"
+
+	"github.com/pinboard-go/pinboard/internal/store"
+)
+
+const (
+	// maxStale bounds how often a placement is tried again because workers
+	// came or went meanwhile; after that it is placed without a preference.
+	maxStale = 3
+	// retryNoCandidate is when to come back while workers are there but none
+	// takes placements.
+	retryNoCandidate = time.Second
+)
+
+// placer finds out whose an id is, and has it placed when it is nobody's.
+type placer struct {
+	store    store.Store
+	leases   *leases
+	counters *counters
+	factor   float64
+	shards   int
+
+	gate    gate
+	calls   singleflight.Group
+	routes  routeMemory
+	viewsMu sync.Mutex
+	views   map[bucket]store.View // as last read
+}
+
+// ask is a look-up of one id.
+type ask struct {
+	instance
+	// prefer names a session that a first placement prefers: a cluster
+	// caller's own.
+	prefer string
+	// key returns the affinity key of the request; it is called at most once,
+	// and only for a first placement.
+	key func() (string, bool)
+	// refused is the placement that its worker would not serve.
+	refused *store.Refused
+}
+
+// route is where an id lives.
+type route struct {
+	lease *lease
+	epoch int64
+}
+
+func newPlacer(s store.Store, l *leases, opts *Options, c *counters) *placer {
+	return &placer{
+		store: s, leases: l, counters: c, factor: opts.Affinity.BalanceFactor, shards: opts.Shards,
+		views: map[bucket]store.View{},
+	}
+}
+
+// resolve returns the id's owner, placing the id if it has none. Errors are
+// refusals for the client (protocol §5), the caller's context error, or the
+// store's failing. When the store does not answer, a placement that this node
+// knows of serves as long as its owner's lease is known to run.
+func (p *placer) resolve(ctx context.Context, a ask) (route, error) {
+	p.counters.resolves.Add(1)
+	rt, err := p.lookUp(ctx, a)
+	if errors.Is(err, errNoCandidate) && p.leases.awaitActivation(ctx, a.namespace) {
+		rt, err = p.lookUp(ctx, a)
+	}
+	if err == nil {
+		p.routes.put(a.instance, rt)
+		return rt, nil
+	}
+	if _, decided := errors.AsType[*refusal](err); decided && !errors.Is(err, errStoreAway) {
+		p.routes.drop(a.instance)
+		return route{}, err
+	}
+	if ctx.Err() != nil {
+		return route{}, err // the client has left: that says nothing of the route
+	}
+	if known, ok := p.routes.get(a.instance); ok && a.refused == nil && p.leases.left(known.lease) > 0 {
+		p.counters.cacheHits.Add(1)
+		return known, nil
+	}
+	return route{}, err
+}
+
+// lookUp asks the store; simultaneous look-ups of one id share one question.
+func (p *placer) lookUp(ctx context.Context, a ask) (route, error) {
+	if a.refused != nil {
+		return p.query(ctx, a)
+	}
+	// The question outlives the client that happened to ask first.
+	shared := context.WithoutCancel(ctx)
+	answer := p.calls.DoChan(a.String(), func() (any, error) { return p.query(shared, a) })
+	select {
+	case res := <-answer:
+		if res.Err != nil {
+			return route{}, res.Err
+		}
+		return res.Val.(route), nil //nolint:forcetypeassert // query returns routes
+	case <-ctx.Done():
+		return route{}, ctx.Err()
+	}
+}
+
+func (p *placer) query(ctx context.Context, a ask) (route, error) {
+	var rt route
+	err := p.gate.do(ctx, func(ctx context.Context) error {
+		asked := time.Now()
+		res, err := p.place(ctx, a)
+		if err != nil {
+			return err
+		}
+		if ref := refusalFor(res); ref != nil {
+			return ref
+		}
+		s, err := p.leases.get(ctx, res.SessionID)
+		if err != nil {
+			return err
+		}
+		p.leases.extend(s, asked, res.Left)
+		rt = route{lease: s, epoch: res.Epoch}
+		return nil
+	})
+	if errors.Is(err, store.ErrNoSession) {
+		// The bucket's record outlived the session's by a moment: the owner
+		// has just gone, and the next look-up will find that out.
+		return route{}, notNow("the owner has just gone", time.Second)
+	}
+	return rt, err
+}
+
+// errNoCandidate: workers, but all draining, degraded or not yet active.
+var errNoCandidate = notNow("no worker takes placements now", retryNoCandidate)
+
+// refusalFor returns what to tell the client, or nil when there is an owner to
+// ask.
+func refusalFor(res store.Result) error {
+	switch {
+	case res.Outcome == store.UnknownNamespace:
+		return refuse(http.StatusNotFound, "unknown namespace")
+	case res.Outcome == store.Quarantined:
+		return notNow("placement waits for owners from before the store lost its memory", res.Left)
+	case res.Outcome == store.NoCandidate:
+		return errNoCandidate
+	case res.Stopped:
+		return ownerDown(res.Left)
+	}
+	return nil
+}
+
+// ownerDown answers for an owner that can't be reached inside its lease. The
+// wait is capped: a worker that shuts down plainly frees its ids sooner.
+func ownerDown(leaseLeft time.Duration) *refusal {
+	return notNow("the owner does not answer", min(leaseLeft, 3*time.Second))
+}
+
+// lookOnly is a Request.View that is never current: the answer is StaleView
+// where a placement is needed.
+const lookOnly int64 = -2
+
+// place resolves, with a preference taken from a view of the candidates that
+// the store confirms to be current.
+func (p *placer) place(ctx context.Context, a ask) (store.Result, error) {
+	req := store.Request{
+		Namespace: a.namespace, ID: a.id, Refused: a.refused,
+		Preferred: a.prefer, View: store.AnyView, BalanceFactor: p.factor, Dice: rollDice(),
+	}
+	if a.prefer != "" {
+		return p.store.Resolve(ctx, req)
+	}
+	// An id that this node knows is most likely placed, and then the key is
+	// not needed, which the host may have to work for.
+	if _, known := p.routes.get(a.instance); known {
+		req.View = lookOnly
+		if res, err := p.store.Resolve(ctx, req); err != nil || res.Outcome != store.StaleView {
+			return res, err
+		}
+	}
+	if key, ok := a.key(); ok && key != "" {
+		for range maxStale {
+			view := p.view(a.instance)
+			req.Preferred, req.View = rendezvous(key, view.Candidates, a.refused), view.Version
+			res, err := p.store.Resolve(ctx, req)
+			if err != nil || res.Outcome != store.StaleView {
+				return res, err
+			}
+			if err := p.refresh(ctx, a.instance); err != nil {
+				return store.Result{}, err
+			}
+		}
+	}
+	req.Preferred, req.View = "", store.AnyView
+	return p.store.Resolve(ctx, req)
+}
+
+// bucket names what the store keeps together for one atomic step.
+type bucket struct {
+	namespace string
+	shard     int
+}
+
+func (p *placer) bucket(i instance) bucket {
+	return bucket{namespace: i.namespace, shard: store.Shard(i.id, p.shards)}
+}
+
+// view returns the candidates as last read, the zero View if never.
+func (p *placer) view(i instance) store.View {
+	p.viewsMu.Lock()
+	defer p.viewsMu.Unlock()
+	return p.views[p.bucket(i)]
+}
+
+func (p *placer) refresh(ctx context.Context, i instance) error {
+	view, err := p.store.Candidates(ctx, i.namespace, i.id)
+	if err != nil {
+		return fmt.Errorf("read the candidates of %s: %w", i.namespace, err)
+	}
+	p.viewsMu.Lock()
+	defer p.viewsMu.Unlock()
+	p.views[p.bucket(i)] = view
+	return nil
+}
+
+// rendezvous returns the session whose client has the highest weight for the
+// key: the same on every node, and most keys keep theirs when others come and
+// go (protocol §9). "" without candidates.
+func rendezvous(key string, candidates []store.Candidate, refused *store.Refused) (sessionID string) {
+	var best uint64
+	for _, c := range candidates {
+		if refused != nil && c.ClientID == refused.ClientID {
+			continue
+		}
+		if w := weight(key, c.ClientID); sessionID == "" || w > best {
+			best, sessionID = w, c.SessionID
+		}
+	}
+	return sessionID
+}
+
+// weight hashes (FNV-1a) and then mixes (splitmix64), for FNV alone leaves
+// similar texts with similar hashes. All nodes of a fleet must agree on it.
+func weight(key, clientID string) uint64 {
+	h := uint64(14695981039346656037)
+	add := func(s string) {
+		for i := range len(s) {
+			h = (h ^ uint64(s[i])) * 1099511628211
+		}
+		h = (h ^ 0xff) * 1099511628211 // no UTF-8 text has this byte: a separator
+	}
+	add(key)
+	add(clientID)
+	h ^= h >> 30
+	h *= 0xbf58476d1ce4e5b9
+	h ^= h >> 27
+	h *= 0x94d049bb133111eb
+	return h ^ h>>31
+}
+
+func rollDice() (d store.Dice) {
+	for i := range d {
+		d[i] = rand.Uint32() >> 1
+	}
+	return d
+}
+
+// affinityKey calls the host's callback and contains its panics.
+func (p *Pinboard) affinityKey(r *http.Request, c Client) (key string, ok bool) {
+	defer func() {
+		if fault := recover(); fault != nil {
+			p.log.Error("Affinity.Key panicked; placing without a preference", zap.Any("panic", fault), zap.Stack("stack"))
+			key, ok = "", false
+		}
+	}()
+	return p.opts.Affinity.Key(r, c)
+}

@@ -1,0 +1,144 @@
+package pinboard
+
+import (
+	"context"
+	"crypto/subtle"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/pinboard-go/pinboard/internal/wire"
+)
+
+const (
+	// probeTime bounds a probe, from the look-up of the host's name to the end
+	// of the answer (protocol §2).
+	probeTime = 2 * time.Second
+	// maxProbeAnswer and maxProbeHeader bound what is read of the answer, in
+	// bytes: who answers is not known yet.
+	maxProbeAnswer = 4 << 10
+	maxProbeHeader = 16 << 10
+	// probeBuffer is the size of a connection's buffers, in bytes. Many probes
+	// may hang at once.
+	probeBuffer = 2 << 10
+)
+
+var (
+	errOtherProcess = refuse(http.StatusConflict, "another process answers at this advertise URL")
+	errOutsideRules = refuse(http.StatusForbidden, "the advertise URL's host has an address outside the credential's claims")
+	errUnreachable  = notNow("the advertise URL does not answer", time.Second)
+)
+
+// prober asks workers whether an advertise URL leads to them (protocol §2).
+type prober struct{ transport *http.Transport }
+
+// probe is one such question.
+type probe struct {
+	url              string // normalised
+	secret           wire.Secret
+	challenge, value string
+	// rules and pinned say which addresses may be dialled; pinned is "" until
+	// one has answered the registration's probe.
+	rules  []string
+	pinned string
+}
+
+// newProber makes probes like the given transport, which guards the addresses
+// that are dialled.
+func newProber(transport *http.Transport) *prober {
+	t := transport.Clone()
+	// A new connection each time: a kept one would prove that the process was
+	// there, not that the URL leads to it now.
+	t.DisableKeepAlives = true
+	t.DisableCompression = true
+	t.MaxConnsPerHost = 0 // a probe that hangs delays no other
+	t.MaxResponseHeaderBytes = maxProbeHeader
+	t.ReadBufferSize, t.WriteBufferSize = probeBuffer, probeBuffer
+	// The transport detaches a dial from the request that began it, so that
+	// others could use the connection: these end with their probe.
+	t.TLSHandshakeTimeout = probeTime
+	dial := t.DialContext
+	t.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		ctx, cancel := context.WithTimeout(ctx, probeTime)
+		defer cancel()
+		if asking, ok := ctx.Value(askingKey{}).(context.Context); ok {
+			defer context.AfterFunc(asking, cancel)()
+		}
+		return dial(ctx, network, addr)
+	}
+	return &prober{transport: t}
+}
+
+// askingKey is where a dial's context has the context of its probe.
+type askingKey struct{}
+
+// ask returns nil if the worker itself answered, and the address it answered
+// from, "" if the connection has none. The errors are refusals, as a
+// registration answers them.
+func (p *prober) ask(ctx context.Context, q probe) (from string, err error) {
+	ctx, cancel := context.WithTimeout(withBackend(ctx, q.rules, q.pinned), probeTime)
+	defer cancel()
+	ctx = context.WithValue(ctx, askingKey{}, ctx)
+	target := q.url + wire.PathChallenge + "?challenge=" + url.QueryEscape(q.challenge)
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, target, nil)
+	if err != nil {
+		return "", errUnreachable // it names the URL: not for the log
+	}
+	r.Header.Set(wire.HeaderProxySecret, q.secret.Reveal())
+	res, err := p.transport.RoundTrip(r) // follows no redirect
+	if err != nil {
+		return "", failedDial(err)
+	}
+	defer func() { _ = res.Body.Close() }()
+	return dialledAddr(ctx), q.judge(res)
+}
+
+func failedDial(err error) error {
+	if errors.Is(err, errAddrNotAllowed) {
+		return errOutsideRules
+	}
+	return unreachable(err)
+}
+
+// unreachable keeps, for the log, what is known to hold nothing of the answer:
+// that may be an echo of the secret.
+func unreachable(err error) error {
+	_, network := errors.AsType[*net.OpError](err)
+	_, name := errors.AsType[*net.DNSError](err)
+	_, certificate := errors.AsType[*tls.CertificateVerificationError](err)
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return fmt.Errorf("%w: timed out", errUnreachable)
+	case network || name || certificate:
+		return fmt.Errorf("%w: %w", errUnreachable, err)
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return fmt.Errorf("%w: connection closed", errUnreachable)
+	}
+	return fmt.Errorf("%w: no HTTP answer (%T)", errUnreachable, err)
+}
+
+func (q probe) judge(res *http.Response) error {
+	switch res.StatusCode {
+	case http.StatusOK:
+	case http.StatusForbidden, http.StatusNotFound: // another secret, another challenge
+		return errOtherProcess
+	default:
+		return notNow(fmt.Sprintf("the advertise URL answers with status %d", res.StatusCode), time.Second)
+	}
+	body, err := io.ReadAll(io.LimitReader(res.Body, maxProbeAnswer+1))
+	if err != nil {
+		return unreachable(err)
+	}
+	var answer wire.ChallengeAnswer
+	if len(body) > maxProbeAnswer || json.Unmarshal(body, &answer) != nil ||
+		subtle.ConstantTimeCompare([]byte(answer.Value), []byte(q.value)) != 1 {
+		return errOtherProcess
+	}
+	return nil
+}

@@ -1,0 +1,138 @@
+package pinboard
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+
+	"github.com/pinboard-go/pinboard/internal/attest"
+	"github.com/pinboard-go/pinboard/passport"
+)
+
+// proxy is the data plane: it lets a request in, finds the id's owner and
+// carries the request there and the answer back (protocol §§5, 6).
+type proxy struct {
+	p         *Pinboard
+	transport *http.Transport
+}
+
+func newProxy(p *Pinboard, transport *http.Transport) *proxy {
+	return &proxy{p: p, transport: transport}
+}
+
+// closeIdle closes the connections to workers that carry nothing.
+func (x *proxy) closeIdle() { x.transport.CloseIdleConnections() }
+
+// call is a request that was let in.
+type call struct {
+	ask
+	// claims are for the attestation; the audience is still missing.
+	claims attest.Claims
+	// who carried a credential that must not reach a worker; nil for nobody.
+	who *passport.Identity
+}
+
+// statusClientGone is for the host's logs: nobody is left to read it.
+const statusClientGone = 499
+
+var errClientGone = refuse(statusClientGone, "the client has gone")
+
+// serve answers one request of the data plane. It panics with
+// http.ErrAbortHandler to cut an answer short that has begun.
+func (x *proxy) serve(w http.ResponseWriter, r *http.Request, t target) {
+	c, err := x.admit(r, t)
+	if err != nil {
+		x.p.writeRefusal(w, r, err)
+		return
+	}
+	rt, err := x.p.placer.resolve(r.Context(), c.ask)
+	if err != nil {
+		if r.Context().Err() != nil {
+			err = gone(r)
+		}
+		x.p.writeRefusal(w, r, err)
+		return
+	}
+	newExchange(x, w, r, t, c).run(rt)
+}
+
+// gone answers a request whose context has ended: the client has left or, if
+// that was a deadline, the host's patience has.
+func gone(r *http.Request) error {
+	if errors.Is(r.Context().Err(), context.DeadlineExceeded) {
+		return notNow("out of time", time.Second)
+	}
+	return errClientGone
+}
+
+// admit reads which instance is asked for and on whose behalf, and returns a
+// refusal for whom it is not open.
+func (x *proxy) admit(r *http.Request, t target) (call, error) {
+	if r.Method == http.MethodConnect {
+		return call{}, refuse(http.StatusNotImplemented, "CONNECT is not for an instance")
+	}
+	inst, err := t.instance()
+	if err != nil {
+		return call{}, err
+	}
+	seen := withoutReserved(r)
+	// Also on a cluster call: a static token never reaches a worker.
+	who, err := x.p.opts.Passport.Identify(r.Context(), seen)
+	if err != nil {
+		return call{}, err
+	}
+	c := call{ask: ask{instance: inst}, who: who}
+	if isClusterCall(r.Header) {
+		claims, session, err := x.clusterCaller(r.Context(), r.Header)
+		if err != nil {
+			return call{}, err
+		}
+		c.claims, c.prefer = claims, session.ID
+		c.key = func() (string, bool) { return "", false } // the preference is made
+		return c, nil
+	}
+	if err := x.p.opts.Passport.Admit(r.Context(), inst.namespace, who); err != nil {
+		return call{}, notAdmitted(err)
+	}
+	if who != nil {
+		c.claims.Account = &attest.Account{Subject: who.Subject, Scopes: who.Scopes, Claims: who.Claims}
+	}
+	c.key = func() (string, bool) {
+		addr := proxies(x.p.opts.TrustedProxies).clientAddr(r)
+		return x.p.affinityKey(t.original(seen), Client{Addr: addr, Identity: who})
+	}
+	return c, nil
+}
+
+func notAdmitted(err error) error {
+	switch {
+	case errors.Is(err, passport.ErrUnauthenticated):
+		return &refusal{status: http.StatusUnauthorized, message: passport.ErrUnauthenticated.Error(), challenge: true}
+	case errors.Is(err, passport.ErrForbidden):
+		return refuse(http.StatusForbidden, passport.ErrForbidden.Error())
+	}
+	return err
+}
+
+// debug logs what may happen on every request.
+func (x *proxy) debug(message string, c *call, owner *lease, more ...zap.Field) {
+	x.write(zap.DebugLevel, message, c, owner, more)
+}
+
+// info logs what operators want to know of a single request.
+func (x *proxy) info(message string, c *call, owner *lease, more ...zap.Field) {
+	x.write(zap.InfoLevel, message, c, owner, more)
+}
+
+// write names the instance and its owner, but no path, query or header of the
+// client's.
+func (x *proxy) write(level zapcore.Level, message string, c *call, owner *lease, more []zap.Field) {
+	if entry := x.p.log.Check(level, message); entry != nil {
+		entry.Write(append(more, zap.String("namespace", c.namespace), zap.String("id", c.id),
+			zap.String("client", owner.ClientID))...)
+	}
+}

@@ -1,0 +1,533 @@
+package pinboard
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/pinboard-go/pinboard/internal/store"
+	"github.com/pinboard-go/pinboard/internal/wire"
+	"github.com/pinboard-go/pinboard/passport"
+)
+
+func TestTheTableOfAnswersIsReadFromTheTop(t *testing.T) {
+	t.Parallel()
+	f := newFront(t, withPassport(anyone{
+		refuse: passport.ErrUnauthenticated,
+		tokens: map[string]*passport.Identity{"Bearer good": {Provider: "p", Subject: "s", HideHeaders: []string{"authorization"}}},
+	}))
+	status := func(path string, headers ...string) (int, string, string) {
+		resp, body := f.get(path, headers...)
+		require.Equal(t, "no-store", resp.Header.Get("Cache-Control"))
+		return resp.StatusCode, errorOf(t, body), resp.Header.Get("Retry-After")
+	}
+	code, _, _ := status("/nowhere/a%20b")
+	require.Equal(t, 400, code, "an invalid id, before the policy")
+
+	resp, _ := f.get("/nowhere/alice", "Authorization: Bearer bad")
+	require.Equal(t, 401, resp.StatusCode, "the policy, before whether there is a worker")
+	require.Equal(t, "Bearer", resp.Header.Get("Www-Authenticate"))
+
+	code, message, _ := status("/nowhere/alice", "Authorization: Bearer good")
+	require.Equal(t, 404, code)
+	require.Equal(t, "unknown namespace", message)
+
+	const cold = "/cold" // no placement was ever tried there
+	w := newFake(t, nil)
+	s := f.register(w, "a", func(r *store.Registration) { r.Namespaces = []string{counters_, cold} })
+	code, _, retry := status(cold+"/alice", "Authorization: Bearer good")
+	require.Equal(t, 503, code, "quarantine")
+	require.Equal(t, "3600", retry)
+
+	_, err := f.store.Heartbeat(t.Context(), store.Beat{SessionID: s.SessionID, Headroom: 1, Draining: true})
+	require.NoError(t, err)
+	code, _, retry = status("/counters/alice", "Authorization: Bearer good")
+	require.Equal(t, 503, code, "no candidate")
+	require.Equal(t, "1", retry)
+	require.Empty(t, w.seen())
+}
+
+func TestAPolicyCanForbidAndItsFailureIsNoRefusal(t *testing.T) {
+	t.Parallel()
+	f := newFront(t, withPassport(anyone{refuse: passport.ErrForbidden}))
+	resp, body := f.get("/counters/alice")
+	require.Equal(t, 403, resp.StatusCode)
+	errorOf(t, body)
+	for _, p := range []anyone{{refuse: errPlanted}, {fail: errPlanted}} {
+		f := newFront(t, withPassport(p), func(s *setup) { s.opts.Logger = nil })
+		resp, body := f.get("/counters/alice")
+		require.Equal(t, 503, resp.StatusCode)
+		require.NotContains(t, body, errPlanted.Error())
+	}
+}
+
+func TestAnOwnerThatAcceptsNoConnectionKeepsItsID(t *testing.T) {
+	t.Parallel()
+	f, a, b, sa, _ := pair(t, nil, nil)
+	a.stop()
+	for _, body := range []string{"", "x"} {
+		resp, got := f.post("/counters/alice", body)
+		require.Equal(t, 503, resp.StatusCode)
+		require.Equal(t, "3", resp.Header.Get("Retry-After"), "the lease has an hour, and the wait a cap")
+		require.Equal(t, "the owner does not answer", errorOf(t, got))
+	}
+	require.Equal(t, sa.SessionID, f.owner("alice"))
+	require.Empty(t, b.seen())
+}
+
+func TestALostConnectionIsABadGatewayAndNotPlacedAnew(t *testing.T) {
+	t.Parallel()
+	f, a, b, sa, _ := pair(t, func(h *hit) {
+		switch h.target {
+		case "/counters/alice/part":
+			h.send("HTTP/1.1 200 O")
+		case "/counters/alice/noise":
+			h.send("what?\r\n\r\n")
+		}
+		h.last = true
+	}, nil)
+	for i, path := range []string{"/counters/alice", "/counters/alice/part", "/counters/alice/noise"} {
+		resp, body := f.post(path, "x")
+		require.Equal(t, http.StatusBadGateway, resp.StatusCode, path)
+		errorOf(t, body)
+		require.Len(t, a.seen(), i+1, "sent once")
+	}
+	require.Equal(t, sa.SessionID, f.owner("alice"))
+	require.Empty(t, b.seen())
+}
+
+func TestALostConnectionIsToldToAClientThatIsSilentInTheMiddleOfItsBody(t *testing.T) {
+	t.Parallel()
+	for _, framing := range []string{"Content-Length: 1000", "Transfer-Encoding: chunked"} {
+		f := newFront(t)
+		w := newFake(t, func(h *hit) { h.last = true })
+		f.register(w, "a")
+		c := f.ask("POST /counters/alice HTTP/1.1\r\nHost: p\r\n" + framing + "\r\n\r\n")
+		resp, _ := c.whole("POST") // not a byte of the body was sent
+		require.Equal(t, http.StatusBadGateway, resp.StatusCode)
+	}
+}
+
+// A cut answer must not look whole to the client, whatever its framing.
+func TestAnAnswerThatBreaksOffIsBrokenOff(t *testing.T) {
+	t.Parallel()
+	for _, head := range []string{"Content-Length: 100", "Transfer-Encoding: chunked"} {
+		for _, proto := range []string{"HTTP/1.1", "HTTP/1.0"} {
+			f := newFront(t)
+			w := newFake(t, func(h *hit) {
+				h.send("HTTP/1.1 200 OK\r\n" + head + "\r\n\r\n")
+				if strings.HasPrefix(head, "T") {
+					h.send("4\r\npart\r\n")
+				} else {
+					h.send("part")
+				}
+				h.last = true
+			})
+			f.register(w, "a")
+			c := f.ask("GET /counters/alice " + proto + "\r\nHost: p\r\n\r\n")
+			_, err := io.ReadAll(c.answer("GET").Body)
+			require.Error(t, err, "%s %s", head, proto)
+			require.NotErrorIs(t, err, context.DeadlineExceeded)
+		}
+	}
+}
+
+func TestAnErrorAnswerThatBreaksOffIsABadGateway(t *testing.T) {
+	t.Parallel()
+	f := newFront(t)
+	w := newFake(t, func(h *hit) {
+		h.send("HTTP/1.1 503 x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{")
+		h.last = true
+	})
+	f.register(w, "a")
+	resp, _ := f.get("/counters/alice")
+	require.Equal(t, http.StatusBadGateway, resp.StatusCode)
+}
+
+func TestAClientThatLeavesEndsTheRequestAndIsNobodysFault(t *testing.T) { // C20
+	t.Parallel()
+	const count = 100
+	core, logs := observer.New(zap.InfoLevel)
+	ended := make(chan struct{})
+	f, a, b, sa, _ := pair(t, func(h *hit) {
+		if h.target == "/counters/alice/sse" {
+			h.send("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n:\n\r\n")
+		}
+		h.gone()
+		ended <- struct{}{}
+	}, nil, func(s *setup) { s.opts.Logger = zap.New(core) })
+	clients := make([]*client, 0, 2*count)
+	for i := range 2 * count {
+		path := "/counters/alice/sse"
+		if i%2 == 1 {
+			path = "/counters/alice/wait"
+		}
+		clients = append(clients, f.ask("GET "+path+" HTTP/1.1\r\nHost: p\r\n\r\n"))
+	}
+	for i, c := range clients {
+		if i%2 == 0 {
+			require.Equal(t, 200, c.answer("GET").StatusCode)
+		}
+	}
+	require.Eventually(t, func() bool { return len(a.seen()) == 2*count }, patience, time.Millisecond)
+	for _, c := range clients {
+		c.reset()
+	}
+	for range clients {
+		<-ended
+	}
+	require.Eventually(t, func() bool { return f.pb.counters.proxying.Load() == 0 }, patience, time.Millisecond)
+	require.Zero(t, logs.Len(), "%v", logs.All())
+	require.Equal(t, sa.SessionID, f.owner("alice"))
+	require.Empty(t, b.seen())
+}
+
+func TestAClientThatLeavesInTheMiddleOfItsBodySendsNoWholeRequest(t *testing.T) {
+	t.Parallel()
+	for _, framing := range []string{"Content-Length: 1000", "Transfer-Encoding: chunked"} {
+		f := newFront(t)
+		errs := make(chan error)
+		w := newFake(t, func(h *hit) {
+			_, err := h.bodyErr()
+			h.last = true
+			errs <- err
+		})
+		f.register(w, "a")
+		c := f.ask("POST /counters/alice HTTP/1.1\r\nHost: p\r\n" + framing + "\r\n\r\n5\r\nstart\r\n")
+		require.Eventually(t, func() bool { return strings.Contains(w.bytes(), "start") }, patience, time.Millisecond)
+		require.NoError(t, c.Close())
+		require.Error(t, <-errs, framing)
+	}
+}
+
+func TestAMalformedBodyIsTheClientsFault(t *testing.T) {
+	t.Parallel()
+	f := newFront(t)
+	w := newFake(t, func(h *hit) { h.body() })
+	f.register(w, "a")
+	c := f.ask("POST /counters/alice HTTP/1.1\r\nHost: p\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nstart\r\nzz\r\n")
+	resp, _ := c.whole("POST")
+	require.Equal(t, 400, resp.StatusCode)
+}
+
+func TestTheHostsLimitOnBodiesHolds(t *testing.T) {
+	t.Parallel()
+	f := newFront(t, func(s *setup) {
+		s.handler = func(h http.Handler) http.Handler { return http.MaxBytesHandler(h, 10) }
+	})
+	w := newFake(t, func(h *hit) { h.body() })
+	f.register(w, "a")
+	resp, _ := f.post("/counters/alice", strings.Repeat("b", 100))
+	require.Equal(t, 413, resp.StatusCode)
+}
+
+func TestARequestOutOfTheHostsTimeIsToldSo(t *testing.T) {
+	t.Parallel()
+	f := newFront(t, func(s *setup) {
+		s.handler = func(h http.Handler) http.Handler {
+			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				ctx, cancel := context.WithTimeout(r.Context(), 20*time.Millisecond)
+				defer cancel()
+				h.ServeHTTP(w, r.WithContext(ctx))
+			})
+		}
+	})
+	w := newFake(t, func(h *hit) { h.gone() })
+	f.register(w, "a")
+	resp, _ := f.get("/counters/alice")
+	require.Equal(t, 503, resp.StatusCode)
+}
+
+// When the owner's session ends, what is open to it is cut.
+func TestTheEndOfTheOwnersSessionCutsWhatIsOpen(t *testing.T) {
+	t.Parallel()
+	f := newFront(t)
+	w := newFake(t, func(h *hit) {
+		switch h.target {
+		case "/counters/alice/sse":
+			h.send("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n:\n\r\n")
+		case "/counters/alice/length":
+			h.send("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\npart")
+		case "/counters/alice/flood":
+			h.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+			for _, err := io.WriteString(h.conn, "400\r\n"+strings.Repeat("x", 1024)+"\r\n"); err == nil; {
+				_, err = io.WriteString(h.conn, "400\r\n"+strings.Repeat("x", 1024)+"\r\n")
+			}
+		case "/counters/alice/ws":
+			h.accept()
+		}
+		h.gone()
+	})
+	s := f.register(w, "a")
+	s.place("alice")
+	open := map[string]*client{}
+	for _, kind := range []string{"wait", "sse", "length", "flood", "ws"} {
+		raw := "GET /counters/alice/" + kind + " HTTP/1.1\r\nHost: p\r\n\r\n"
+		if kind == "ws" {
+			raw = upgradeRequest("/counters/alice/ws")
+		}
+		open[kind] = f.ask(raw)
+	}
+	open["upload"] = f.ask("POST /counters/alice/upload HTTP/1.1\r\nHost: p\r\nContent-Length: 100\r\n\r\npart")
+	bodies := map[string]io.Reader{}
+	for _, kind := range []string{"sse", "length", "flood"} {
+		bodies[kind] = open[kind].answer("GET").Body
+	}
+	require.Equal(t, 101, open["ws"].answer("GET").StatusCode)
+	require.Eventually(t, func() bool { return len(w.seen()) == len(open) }, patience, time.Millisecond)
+
+	require.NoError(t, f.store.Deregister(t.Context(), s.SessionID))
+	for _, kind := range []string{"wait", "upload"} {
+		resp, body := open[kind].whole("GET")
+		require.Equal(t, 503, resp.StatusCode)
+		require.Equal(t, "1", resp.Header.Get("Retry-After"))
+		errorOf(t, body)
+	}
+	require.Eventually(t, func() bool { return f.pb.counters.proxying.Load() == 0 }, patience, time.Millisecond,
+		"also that of a client that does not read")
+	for kind, body := range bodies {
+		_, err := io.ReadAll(body)
+		require.Error(t, err, kind)
+	}
+	rest, _ := open["ws"].rest()
+	require.Empty(t, rest)
+}
+
+func TestNeitherAReleaseNorASuccessorCutsWhatIsOpen(t *testing.T) {
+	t.Parallel()
+	f := newFront(t)
+	step := make(chan struct{})
+	w := newFake(t, func(h *hit) {
+		if h.target != "/counters/alice/sse" {
+			h.ok("")
+			return
+		}
+		h.send("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
+		<-step
+		h.send("2\r\n:\n\r\n0\r\n\r\n")
+	})
+	s := f.register(w, "a")
+	s.place("alice")
+	c := f.ask("GET /counters/alice/sse HTTP/1.1\r\nHost: p\r\n\r\n")
+	resp := c.answer("GET")
+
+	n, err := f.store.Release(t.Context(), []wire.Release{{SessionID: s.SessionID, Namespace: counters_, ID: "alice"}})
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+	f.pb.leases.round(t.Context())
+	next := f.register(w, "a")
+	require.NotEqual(t, s.SessionID, next.SessionID)
+	f.pb.leases.round(t.Context())
+	f.pb.leases.round(t.Context())
+
+	step <- struct{}{}
+	body, err := io.ReadAll(resp.Body)
+	require.NoError(t, err)
+	require.Equal(t, ":\n", string(body))
+
+	// New requests go to the new session.
+	get, _ := f.get("/counters/alice/x")
+	require.Equal(t, 200, get.StatusCode)
+	w.seen()[1].claims(next)
+
+	// The successor's end is the end.
+	c = f.ask("GET /counters/alice/sse HTTP/1.1\r\nHost: p\r\n\r\n")
+	resp = c.answer("GET")
+	require.NoError(t, f.store.Deregister(t.Context(), next.SessionID))
+	_, err = io.ReadAll(resp.Body)
+	require.Error(t, err)
+	step <- struct{}{}
+}
+
+func TestKnownPlacementsAreServedWhileTheStoreIsAway(t *testing.T) {
+	t.Parallel()
+	broken := &stuck{}
+	f := newFront(t, func(s *setup) {
+		s.store = func(inner store.Store) store.Store { broken.Store = inner; return broken }
+		s.opts.Logger = nil
+	})
+	w := newFake(t, nil)
+	f.register(w, "a")
+	resp, _ := f.get("/counters/known")
+	require.Equal(t, 200, resp.StatusCode)
+
+	broken.set(errPlanted)
+	resp, _ = f.get("/counters/known")
+	require.Equal(t, 200, resp.StatusCode, "placed, and inside its lease")
+	for _, path := range []string{"/counters/unknown", "/nowhere/alice"} {
+		resp, body := f.get(path)
+		require.Equal(t, 503, resp.StatusCode, path)
+		require.Equal(t, "1", resp.Header.Get("Retry-After"))
+		require.NotContains(t, body, errPlanted.Error())
+	}
+	resp, _ = f.get("/counters/known", "pinboard-from: /counters/known", "pinboard-session: x", "pinboard-session-secret: y")
+	require.Equal(t, 503, resp.StatusCode, "a cluster call that can't be checked")
+
+	broken.set(nil)
+	resp, _ = f.get("/counters/unknown")
+	require.Equal(t, 200, resp.StatusCode)
+}
+
+func TestARefusalWhileTheStoreIsAwayIsTheAnswer(t *testing.T) {
+	t.Parallel()
+	broken := &stuck{}
+	f, a, _, _, _ := pair(t, func(h *hit) {
+		if h.target == "/counters/alice/ok" {
+			h.ok("")
+			return
+		}
+		broken.set(errPlanted)
+		h.refuse()
+	}, nil, func(s *setup) {
+		s.store = func(inner store.Store) store.Store { broken.Store = inner; return broken }
+	})
+	resp, body := f.get("/counters/alice/x")
+	require.Equal(t, 503, resp.StatusCode)
+	require.Contains(t, body, "lease unhealthy")
+	require.Empty(t, resp.Header.Get(wire.HeaderRefusal))
+	a.only()
+}
+
+func TestNothingIsLoggedThatAClientWouldHide(t *testing.T) {
+	t.Parallel()
+	core, logs := observer.New(zap.DebugLevel)
+	f := newFront(t, func(s *setup) { s.opts.Logger = zap.New(core) })
+	w := newFake(t, func(h *hit) {
+		if h.target == "/counters/alice/half?access_token=hush" {
+			h.send("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n")
+		}
+		h.last = true
+	})
+	f.register(w, "a")
+	for _, path := range []string{"/counters/alice/x?access_token=hush", "/counters/alice/half?access_token=hush"} {
+		_, _ = f.ask("POST " + path + " HTTP/1.1\r\nHost: p\r\nConnection: close\r\nAuthorization: hush\r\nContent-Length: 4\r\n\r\nhush").rest()
+	}
+	w.stop()
+	f.get("/counters/alice/x?access_token=hush", "Authorization: Bearer hush", "Cookie: hush")
+	require.GreaterOrEqual(t, logs.Len(), 3)
+	for _, entry := range logs.All() {
+		require.NotContains(t, fmt.Sprint(entry.Message, entry.ContextMap()), "hush")
+	}
+}
+
+func TestAnIdleTimeShorterThanUvicornsIsKept(t *testing.T) {
+	t.Parallel()
+	long := &http.Transport{IdleConnTimeout: time.Hour, MaxIdleConnsPerHost: 3, Proxy: http.ProxyFromEnvironment}
+	made := newTransport(long)
+	require.Equal(t, idleTimeout, made.IdleConnTimeout)
+	require.Less(t, idleTimeout, 5*time.Second)
+	require.Equal(t, 3, made.MaxIdleConnsPerHost)
+	require.Nil(t, made.Proxy)
+	require.True(t, made.DisableCompression)
+	require.NotNil(t, long.Proxy, "the model is left alone")
+	require.Equal(t, time.Second, newTransport(&http.Transport{IdleConnTimeout: time.Second}).IdleConnTimeout)
+	require.Equal(t, maxIdlePerWorker, newTransport(nil).MaxIdleConnsPerHost)
+}
+
+// dialTo resolves every name to one address, as a dialer of the host's.
+func dialTo(addr string) *http.Transport {
+	return &http.Transport{DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, network, addr)
+	}}
+}
+
+func TestANameThatWasPointedElsewhereIsNotDialled(t *testing.T) {
+	t.Parallel()
+	w := newFake(t, nil)
+	for pinned, status := range map[string]int{"127.0.0.1": 200, "127.0.0.2": 503} {
+		f := newFront(t, func(s *setup) { s.opts.Transport = dialTo(w.addr) })
+		s := f.register(w, "a", func(r *store.Registration) {
+			r.AdvertiseURL, r.BackendHosts, r.BackendAddr = "http://worker.example", []string{"worker.example"}, pinned
+		})
+		s.place("alice")
+		resp, _ := f.get("/counters/alice")
+		require.Equal(t, status, resp.StatusCode, pinned)
+	}
+	require.Len(t, w.seen(), 1)
+}
+
+func TestTheAddressIsCheckedBeforeItIsDialled(t *testing.T) {
+	t.Parallel()
+	for pinned, status := range map[string]int{"127.0.0.1": 200, "127.0.0.2": 503} {
+		f := newFront(t)
+		w := newFake(t, nil)
+		_, port, err := net.SplitHostPort(w.addr)
+		require.NoError(t, err)
+		f.register(w, "a", func(r *store.Registration) {
+			r.AdvertiseURL, r.BackendHosts, r.BackendAddr = "http://localhost:"+port, []string{"localhost"}, pinned
+		})
+		resp, _ := f.get("/counters/alice")
+		require.Equal(t, status, resp.StatusCode, pinned)
+		if status == 503 {
+			require.Zero(t, w.connections(), "not even a connection")
+		}
+	}
+}
+
+func TestAPooledConnectionIsOnlyUsedWhereItMayLead(t *testing.T) {
+	t.Parallel()
+	old, next := newFake(t, nil), newFake(t, nil)
+	target := old.addr
+	f := newFront(t, func(s *setup) {
+		s.opts.Transport = &http.Transport{DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
+			conn, err := (&net.Dialer{}).DialContext(ctx, network, target)
+			if err == nil && target == next.addr {
+				conn = movedConn{conn}
+			}
+			return conn, err
+		}}
+	})
+	named := func(addr string) func(*store.Registration) {
+		return func(r *store.Registration) {
+			r.AdvertiseURL, r.BackendHosts, r.BackendAddr = "http://worker.example", []string{"worker.example"}, addr
+		}
+	}
+	s := f.register(old, "a", named("127.0.0.1"))
+	s.place("alice")
+	resp, _ := f.get("/counters/alice")
+	require.Equal(t, 200, resp.StatusCode)
+	require.NoError(t, f.store.Deregister(t.Context(), s.SessionID))
+
+	target = next.addr
+	f.register(next, "b", named("192.0.2.1"))
+	for _, body := range []string{"", "body"} {
+		resp, _ = f.post("/counters/alice", body)
+		require.Equal(t, 200, resp.StatusCode)
+	}
+	require.Len(t, next.seen(), 2)
+	old.only()
+}
+
+// movedConn says that it leads elsewhere.
+type movedConn struct{ net.Conn }
+
+func (movedConn) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 80} }
+
+func TestTheDialledAddressIsKnown(t *testing.T) {
+	t.Parallel()
+	w := newFake(t, nil)
+	transport := newTransport(nil)
+	t.Cleanup(transport.CloseIdleConnections)
+	ctx := withBackend(t.Context(), []string{"localhost"}, "")
+	require.Empty(t, dialledAddr(ctx))
+	_, port, err := net.SplitHostPort(w.addr)
+	require.NoError(t, err)
+	for range 2 { // dialled, and from the pool
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://localhost:"+port, http.NoBody)
+		require.NoError(t, err)
+		resp, err := transport.RoundTrip(req)
+		require.NoError(t, err)
+		require.NoError(t, resp.Body.Close())
+		require.Equal(t, "127.0.0.1", dialledAddr(ctx))
+	}
+	require.Equal(t, 1, w.connections())
+}

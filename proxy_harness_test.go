@@ -1,0 +1,540 @@
+package pinboard
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"crypto/rand"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest"
+
+	"github.com/pinboard-go/pinboard/internal/attest"
+	"github.com/pinboard-go/pinboard/internal/store"
+	"github.com/pinboard-go/pinboard/internal/wire"
+	"github.com/pinboard-go/pinboard/passport"
+)
+
+// patience is how long a test waits for what must come: long, because machines
+// are slow, and never waited for in full by a test that passes.
+const patience = 20 * time.Second
+
+const counters_ = "/counters"
+
+// front is a pinboard behind a real server, on a memory store that has no
+// quarantine to wait for.
+type front struct {
+	t      *testing.T
+	pb     *Pinboard
+	store  store.Store
+	server *http.Server
+	addr   string
+}
+
+// setup is what a test may change about its front.
+type setup struct {
+	opts    Options
+	store   func(store.Store) store.Store // wraps the directory
+	server  http.Server
+	handler func(http.Handler) http.Handler // wraps the pinboard
+}
+
+func newFront(t *testing.T, changes ...func(*setup)) *front {
+	t.Helper()
+	s := setup{opts: Options{
+		Passport: anyone{}, Store: MemoryStore(), LeaseTTL: time.Hour,
+		Logger: zaptest.NewLogger(t, zaptest.Level(zap.InfoLevel)),
+	}}
+	for _, change := range changes {
+		change(&s)
+	}
+	pb, err := New(s.opts)
+	require.NoError(t, err)
+	if s.store != nil {
+		pb.store = s.store(pb.store)
+		pb.leases.store, pb.placer.store = pb.store, pb.store
+	}
+	f := &front{t: t, pb: pb, store: pb.store, server: &s.server}
+	f.prime(s.opts)
+	var handler http.Handler = pb
+	if s.handler != nil {
+		handler = s.handler(handler)
+	}
+	s.server.Handler = handler
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	f.addr = listener.Addr().String()
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		_ = s.server.Serve(listener)
+	}()
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		_ = s.server.Close() // clients that are still there leave
+		require.NoError(t, pb.Shutdown(ctx))
+		<-served
+	})
+	return f
+}
+
+// prime places something in each bucket of the test's namespaces, so that their
+// quarantine is over.
+func (f *front) prime(opts Options) {
+	f.t.Helper()
+	ctx := f.t.Context()
+	long := opts.Store.backend.Open(store.Config{Prefix: "pinboard", LeaseTTL: time.Hour, Shards: 1})
+	hasty := opts.Store.backend.Open(store.Config{Prefix: "pinboard", LeaseTTL: time.Millisecond, Shards: 1})
+	_, err := long.Register(ctx, store.Registration{
+		SessionID: "prime", ClientID: "prime", Secret: wire.NewSecret("prime"), AdvertiseURL: "http://prime",
+		Namespaces: []string{counters_}, Headroom: 1,
+	})
+	require.NoError(f.t, err)
+	require.NoError(f.t, long.Activate(ctx, "prime"))
+	require.Eventually(f.t, func() bool {
+		res, err := hasty.Resolve(ctx, store.Request{Namespace: counters_, ID: "prime", View: store.AnyView, BalanceFactor: 1})
+		return err == nil && res.Outcome != store.Quarantined
+	}, patience, time.Millisecond)
+	require.NoError(f.t, long.Deregister(ctx, "prime"))
+}
+
+// session is a fake worker's registration.
+type session struct {
+	store.Registration
+	f *front
+}
+
+// register registers the fake worker, as the client of the given name.
+func (f *front) register(w *fake, client string, changes ...func(*store.Registration)) *session {
+	f.t.Helper()
+	s := &session{f: f, Registration: store.Registration{
+		SessionID: "session-" + rand.Text(), ClientID: client, Secret: wire.NewSecret("secret of " + client),
+		Namespaces: []string{counters_}, AdvertiseURL: "http://" + w.addr, Headroom: 1e6,
+	}}
+	for _, change := range changes {
+		change(&s.Registration)
+	}
+	_, err := f.store.Register(f.t.Context(), s.Registration)
+	require.NoError(f.t, err)
+	require.NoError(f.t, f.store.Activate(f.t.Context(), s.SessionID))
+	return s
+}
+
+// place has the id placed on the session and returns its epoch.
+func (s *session) place(id string) int64 {
+	s.f.t.Helper()
+	res, err := s.f.store.Resolve(s.f.t.Context(), store.Request{
+		Namespace: counters_, ID: id, Preferred: s.SessionID, View: store.AnyView, BalanceFactor: 1e9,
+	})
+	require.NoError(s.f.t, err)
+	require.Equal(s.f.t, s.SessionID, res.SessionID)
+	return res.Epoch
+}
+
+func (f *front) url(path string) string { return "http://" + f.addr + path }
+
+// dial opens a connection to the front, closed with the test.
+func (f *front) dial() *client {
+	f.t.Helper()
+	conn, err := net.Dial("tcp", f.addr)
+	require.NoError(f.t, err)
+	f.t.Cleanup(func() { _ = conn.Close() })
+	require.NoError(f.t, conn.SetDeadline(time.Now().Add(patience)))
+	return &client{t: f.t, Conn: conn, r: bufio.NewReader(conn)}
+}
+
+// ask sends raw bytes on a new connection and returns it.
+func (f *front) ask(raw string) *client {
+	f.t.Helper()
+	c := f.dial()
+	c.send(raw)
+	return c
+}
+
+// get asks for a path and returns the answer and its body, read to the end.
+func (f *front) get(path string, headers ...string) (*http.Response, string) {
+	f.t.Helper()
+	return f.ask("GET " + path + " HTTP/1.1\r\nHost: p\r\nConnection: close\r\n" + lines(headers) + "\r\n").whole("GET")
+}
+
+// post sends a body and returns the answer and its body.
+func (f *front) post(path, body string, headers ...string) (*http.Response, string) {
+	f.t.Helper()
+	return f.ask("POST " + path + " HTTP/1.1\r\nHost: p\r\nConnection: close\r\nContent-Length: " + strconv.Itoa(len(body)) +
+		"\r\n" + lines(headers) + "\r\n" + body).whole("POST")
+}
+
+func lines(headers []string) string {
+	var b strings.Builder
+	for _, h := range headers {
+		b.WriteString(h + "\r\n")
+	}
+	return b.String()
+}
+
+// client is one raw connection to the front.
+type client struct {
+	net.Conn
+	t *testing.T
+	r *bufio.Reader
+}
+
+func (c *client) send(raw string) {
+	c.t.Helper()
+	_, err := io.WriteString(c.Conn, raw)
+	require.NoError(c.t, err)
+}
+
+// answer reads the head of the next answer, informational ones too.
+func (c *client) answer(method string) *http.Response {
+	c.t.Helper()
+	resp, err := http.ReadResponse(c.r, &http.Request{Method: method})
+	require.NoError(c.t, err)
+	return resp
+}
+
+// whole reads an answer to its end, which must be in order.
+func (c *client) whole(method string) (*http.Response, string) {
+	c.t.Helper()
+	resp := c.answer(method)
+	body, err := io.ReadAll(resp.Body)
+	require.NoError(c.t, err)
+	return resp, string(body)
+}
+
+// rest reads until the connection ends and returns what came and the error
+// that is not io.EOF.
+func (c *client) rest() (string, error) {
+	b, err := io.ReadAll(c.r)
+	return string(b), err
+}
+
+// errorOf returns the message of a refusal of pinboard's own.
+func errorOf(t *testing.T, body string) string {
+	t.Helper()
+	text, ok := strings.CutPrefix(strings.TrimSuffix(body, `"}`), `{"error":"`)
+	require.True(t, ok, "not a refusal: %s", body)
+	return text
+}
+
+// reset ends the connection with a reset.
+func (c *client) reset() {
+	c.t.Helper()
+	require.NoError(c.t, c.Conn.(*net.TCPConn).SetLinger(0))
+	require.NoError(c.t, c.Close())
+}
+
+// fake is a worker on a raw listener. It records every byte that it gets.
+type fake struct {
+	t       *testing.T
+	addr    string
+	handler func(*hit)
+
+	mu       sync.Mutex
+	listener net.Listener
+	conns    map[net.Conn]struct{}
+	dials    int
+	hits     []*hit
+	raw      bytes.Buffer
+	serving  sync.WaitGroup
+}
+
+// hit is one request that a fake got.
+type hit struct {
+	t    *testing.T
+	w    *fake
+	conn net.Conn
+	r    *bufio.Reader
+	// head is as it came, without the last empty line.
+	head           string
+	method, target string
+	header         http.Header
+	trailer        string // raw, set by body
+	last           bool   // the connection ends with this one
+}
+
+// newFake starts a worker. handler answers one request after the other on each
+// connection; nil answers 200 with an empty body.
+func newFake(t *testing.T, handler func(*hit)) *fake {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	if handler == nil {
+		handler = func(h *hit) { h.body(); h.ok("") }
+	}
+	w := &fake{t: t, addr: listener.Addr().String(), handler: handler, listener: listener, conns: map[net.Conn]struct{}{}}
+	w.serving.Go(func() { w.accept(listener) })
+	t.Cleanup(w.stop)
+	return w
+}
+
+func (w *fake) accept(listener net.Listener) {
+	for {
+		conn, err := listener.Accept()
+		if err != nil {
+			return
+		}
+		w.mu.Lock()
+		w.dials++
+		w.conns[conn] = struct{}{}
+		w.mu.Unlock()
+		w.serving.Go(func() { w.serve(conn) })
+	}
+}
+
+// stop ends the listener and all connections, as a process that is killed.
+func (w *fake) stop() {
+	_ = w.listener.Close()
+	w.mu.Lock()
+	for conn := range w.conns {
+		_ = conn.Close()
+	}
+	w.mu.Unlock()
+	w.serving.Wait()
+}
+
+func (w *fake) serve(conn net.Conn) {
+	defer func() {
+		_ = conn.Close()
+		w.mu.Lock()
+		delete(w.conns, conn)
+		w.mu.Unlock()
+	}()
+	r := bufio.NewReader(io.TeeReader(conn, recorder{w}))
+	for {
+		h, err := w.read(conn, r)
+		if err != nil {
+			return
+		}
+		w.mu.Lock()
+		w.hits = append(w.hits, h)
+		w.mu.Unlock()
+		w.handler(h)
+		if h.last {
+			return
+		}
+	}
+}
+
+type recorder struct{ w *fake }
+
+func (r recorder) Write(p []byte) (int, error) {
+	r.w.mu.Lock()
+	defer r.w.mu.Unlock()
+	return r.w.raw.Write(p)
+}
+
+func (w *fake) read(conn net.Conn, r *bufio.Reader) (*hit, error) {
+	h := &hit{t: w.t, w: w, conn: conn, r: r, header: http.Header{}}
+	for {
+		line, err := r.ReadString('\n')
+		if err != nil {
+			return nil, err
+		}
+		if line = strings.TrimSuffix(line, "\r\n"); line == "" {
+			return h, nil
+		}
+		if h.head == "" {
+			h.head = line
+			parts := strings.Split(line, " ")
+			h.method, h.target = parts[0], strings.Join(parts[1:len(parts)-1], " ")
+			continue
+		}
+		h.head += "\r\n" + line
+		name, value, _ := strings.Cut(line, ": ")
+		h.header.Add(name, value)
+	}
+}
+
+// seen returns the requests so far.
+func (w *fake) seen() []*hit {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return append([]*hit(nil), w.hits...)
+}
+
+// only returns the one request that came.
+func (w *fake) only() *hit {
+	w.t.Helper()
+	hits := w.seen()
+	require.Len(w.t, hits, 1)
+	return hits[0]
+}
+
+// bytes returns everything that came, of all connections.
+func (w *fake) bytes() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.raw.String()
+}
+
+func (w *fake) connections() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.dials
+}
+
+// idle waits until the worker has no connection.
+func (w *fake) idle() {
+	w.t.Helper()
+	require.Eventually(w.t, func() bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return len(w.conns) == 0
+	}, patience, time.Millisecond)
+}
+
+// body reads the request's body to its end. An error ends the connection.
+func (h *hit) body() string {
+	b, err := h.bodyErr()
+	if err != nil {
+		h.last = true
+	}
+	return b
+}
+
+func (h *hit) bodyErr() (string, error) {
+	if h.header.Get("Transfer-Encoding") == "chunked" {
+		b, err := io.ReadAll(httputil.NewChunkedReader(h.r))
+		for err == nil {
+			var line string
+			line, err = h.r.ReadString('\n')
+			if line == "\r\n" {
+				break
+			}
+			h.trailer += line
+		}
+		return string(b), err
+	}
+	n, _ := strconv.Atoi(h.header.Get("Content-Length"))
+	b := make([]byte, n)
+	n, err := io.ReadFull(h.r, b)
+	return string(b[:n]), err
+}
+
+// send writes raw bytes. That the proxy has gone is for the test to notice.
+func (h *hit) send(raw string) { _, _ = io.WriteString(h.conn, raw) }
+
+func (h *hit) ok(body string, headers ...string) { h.reply(http.StatusOK, body, headers...) }
+
+func (h *hit) reply(status int, body string, headers ...string) {
+	h.send(fmt.Sprintf("HTTP/1.1 %d %s\r\nContent-Length: %d\r\n%s\r\n%s", status, http.StatusText(status), len(body), lines(headers), body))
+}
+
+// refuse answers as a worker that will not activate the id.
+func (h *hit) refuse() {
+	h.reply(http.StatusServiceUnavailable, `{"detail":"lease unhealthy; retry"}`,
+		"Content-Type: application/json", "pinned-refusal: lease-unhealthy")
+}
+
+// gone waits until the proxy has closed the connection.
+func (h *hit) gone() {
+	_, _ = io.Copy(io.Discard, h.r)
+	h.last = true
+}
+
+// claims verifies that the request carries exactly one good attestation and
+// epoch, and returns what is attested.
+func (h *hit) claims(s *session) attest.Claims {
+	h.t.Helper()
+	require.Len(h.t, h.header[wire.HeaderAttestation], 1)
+	require.Len(h.t, h.header[wire.HeaderEpoch], 1)
+	claims, err := attest.Verify(h.header.Get(wire.HeaderAttestation), s.Secret,
+		func(aud string) bool { return aud == s.SessionID }, time.Now())
+	require.NoError(h.t, err)
+	return claims
+}
+
+// epoch is the placement epoch that the request carries.
+func (h *hit) epoch() int64 {
+	h.t.Helper()
+	epoch, err := strconv.ParseInt(h.header.Get(wire.HeaderEpoch), 10, 64)
+	require.NoError(h.t, err)
+	return epoch
+}
+
+// anyone is a passport that lets everybody in and knows some tokens.
+type anyone struct {
+	tokens map[string]*passport.Identity // by the value of Authorization
+	refuse error
+	fail   error
+}
+
+func (a anyone) Identify(_ context.Context, r *http.Request) (*passport.Identity, error) {
+	if token := r.URL.Query().Get("access_token"); token != "" {
+		return a.tokens[token], a.fail
+	}
+	return a.tokens[r.Header.Get("Authorization")], a.fail
+}
+
+func (a anyone) Admit(_ context.Context, _ string, who *passport.Identity) error {
+	if who != nil {
+		return nil
+	}
+	return a.refuse
+}
+
+func withPassport(p passport.Passport) func(*setup) { return func(s *setup) { s.opts.Passport = p } }
+
+// stuck is a store that can be made to answer nothing but errors.
+type stuck struct {
+	store.Store
+	mu  sync.Mutex
+	err error
+}
+
+var errPlanted = errors.New("the store is out")
+
+func (s *stuck) set(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.err = err
+}
+
+func (s *stuck) fault() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.err
+}
+
+func (s *stuck) Resolve(ctx context.Context, r store.Request) (store.Result, error) {
+	if err := s.fault(); err != nil {
+		return store.Result{}, err
+	}
+	return s.Store.Resolve(ctx, r)
+}
+
+func (s *stuck) Session(ctx context.Context, id string) (store.Session, error) {
+	if err := s.fault(); err != nil {
+		return store.Session{}, err
+	}
+	return s.Store.Session(ctx, id)
+}
+
+func (s *stuck) Lookup(ctx context.Context, namespace, id string) (store.Row, error) {
+	if err := s.fault(); err != nil {
+		return store.Row{}, err
+	}
+	return s.Store.Lookup(ctx, namespace, id)
+}
+
+func (s *stuck) Candidates(ctx context.Context, namespace, id string) (store.View, error) {
+	if err := s.fault(); err != nil {
+		return store.View{}, err
+	}
+	return s.Store.Candidates(ctx, namespace, id)
+}

@@ -1,0 +1,198 @@
+package pinboard
+
+import (
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pinboard-go/pinboard/internal/store"
+	"github.com/pinboard-go/pinboard/internal/wire"
+)
+
+func TestAClientCannotNameOurHeadersInConnectionNorForgeThem(t *testing.T) { // C01
+	t.Parallel()
+	f := newFront(t)
+	w := newFake(t, nil)
+	s := f.register(w, "a")
+	epoch := s.place("alice")
+
+	resp, _ := f.ask("GET /counters/alice/value HTTP/1.1\r\nHost: p\r\nConnection:\r\n" +
+		"Connection: close, Pinboard-Attestation, Pinboard-Epoch, X-Forwarded-For, X-Hop\r\nX-Hop: 1\r\n" +
+		"Pinboard-Attestation: forged\r\nPinboard-Epoch: 99999\r\nPinboard-Proxy-Secret: s\r\n" +
+		"pinboard_session: x\r\nPinboard.From: /counters/bob\r\nPinned-Refusal: x\r\nPINNED_x: y\r\n" +
+		"Pinboard-Subrequest-Depth: 0\r\nKeep-Alive: 5\r\nX-Kept: 1\r\n\r\n").whole("GET")
+	require.Equal(t, http.StatusOK, resp.StatusCode)
+
+	h := w.only()
+	claims := h.claims(s)
+	require.Nil(t, claims.Account)
+	require.Empty(t, claims.Caller)
+	require.Equal(t, epoch, h.epoch())
+	require.Equal(t, []string{"127.0.0.1"}, h.header["X-Forwarded-For"])
+	require.Equal(t, "1", h.header.Get("X-Kept"))
+	for _, name := range []string{"Connection", "X-Hop", "Keep-Alive"} {
+		require.NotContains(t, h.header, name)
+	}
+	ours := 0
+	for name := range h.header {
+		if wire.Reserved(name) {
+			ours++
+		}
+	}
+	require.Equal(t, 2, ours, "%s", h.head)
+}
+
+func TestNothingIsAddedToARequestButWhatTheProtocolSays(t *testing.T) {
+	t.Parallel()
+	f := newFront(t)
+	w := newFake(t, nil)
+	f.register(w, "a")
+	f.get("/counters/alice/x")
+	h := w.only()
+	names := map[string]bool{}
+	for name := range h.header {
+		names[name] = true
+	}
+	require.Equal(t, map[string]bool{
+		"Host": true, "X-Forwarded-For": true, "X-Forwarded-Proto": true, "X-Forwarded-Host": true,
+		wire.HeaderAttestation: true, wire.HeaderEpoch: true,
+	}, names)
+	require.Equal(t, "p", h.header.Get("Host"))
+	require.Equal(t, "http", h.header.Get("X-Forwarded-Proto"))
+	require.Equal(t, "p", h.header.Get("X-Forwarded-Host"))
+}
+
+func TestPathAndQueryReachTheWorkerByteForByte(t *testing.T) { // C03, C05
+	t.Parallel()
+	for _, base := range []string{"", "/base", "/b%2Fc"} {
+		f := newFront(t)
+		w := newFake(t, nil)
+		f.register(w, "a", func(r *store.Registration) { r.AdvertiseURL += base })
+		targets := []string{
+			"/counters/alice/q?a=1;b=2&c=3", "/counters/alice/q?x=%zz&y=1", "/counters/alice/q?a=b|c",
+			"/counters/alice/q?", "/counters/alice/q?&&=", "/counters/alice/q??", "/counters/alice", "/counters/alice/",
+			"/counters/alice?", "/counters/alice//x///", "/counters/alice/a%2Fb/%2F/c%2520d/%E2%82%AC?x=%2F",
+			"/counters/alice/\"<>[]^`{|}'()*!$&,;=:@\xff", "/counters/alice/%7e~%41A?%7e~\"<>\\^`{}\xff",
+			"/counters/alice/" + strings.Repeat("p", 8000) + "?" + strings.Repeat("q", 8000),
+		}
+		for i, target := range targets {
+			resp, _ := f.get(target)
+			require.Equal(t, http.StatusOK, resp.StatusCode, target)
+			require.Equal(t, base+target, w.seen()[i].target)
+		}
+	}
+}
+
+func TestABasePathWithASlashAtItsEndAddsOneSlash(t *testing.T) { // C05
+	t.Parallel()
+	f := newFront(t)
+	w := newFake(t, nil)
+	f.register(w, "a", func(r *store.Registration) { r.AdvertiseURL += "/base/" })
+	f.get("/counters/alice/x")
+	require.Equal(t, "/base/counters/alice/x", w.only().target)
+}
+
+func TestWhatPinboardIsMountedBelowIsNotForwarded(t *testing.T) {
+	t.Parallel()
+	f := newFront(t, func(s *setup) {
+		s.handler = func(h http.Handler) http.Handler { return http.StripPrefix("/front", h) }
+	})
+	w := newFake(t, nil)
+	f.register(w, "a")
+	f.get("/front/counters/alice/a%2Fb?x=%2F;")
+	require.Equal(t, "/counters/alice/a%2Fb?x=%2F;", w.only().target)
+}
+
+func TestAnIDIsReadRawAndInvalidOnesReachNobody(t *testing.T) { // C08
+	t.Parallel()
+	f := newFront(t)
+	w := newFake(t, nil)
+	f.register(w, "a")
+	for _, id := range []string{
+		"al%69ce", "a%2Fb", "a%5Cb", "a%00b", "a%3Fb", "a%23b", "a%3Bb", "a%20b", "", strings.Repeat("a", 257), "%C3%A9",
+		".", "..", "%2e%2e", "a;b", "a:b", "é",
+	} {
+		resp, body := f.get("/counters/" + id + "/v")
+		require.Equal(t, http.StatusBadRequest, resp.StatusCode, id)
+		errorOf(t, body)
+	}
+	for _, path := range []string{"/counters", "/counters/", "/counters//v", "/counters?x", "/counters/alice/../bob", "/counters/alice/%2e./x"} {
+		resp, _ := f.get(path)
+		require.Equal(t, http.StatusBadRequest, resp.StatusCode, path)
+	}
+	require.Empty(t, w.seen())
+	rows, _, err := f.store.Rows(t.Context(), counters_, "", 100)
+	require.NoError(t, err)
+	require.Empty(t, rows)
+
+	resp, _ := f.get("/counters/" + strings.Repeat("a", 256) + "/v")
+	require.Equal(t, http.StatusOK, resp.StatusCode)
+	resp, _ = f.get("/co%75nters/alice/v")
+	require.Equal(t, http.StatusOK, resp.StatusCode, "the namespace is decoded once")
+	require.Equal(t, "/co%75nters/alice/v", w.seen()[1].target)
+}
+
+func TestARequestTargetCannotSteerTheProxy(t *testing.T) { // C09
+	t.Parallel()
+	f := newFront(t)
+	w := newFake(t, nil)
+	f.register(w, "a")
+	status := func(raw string) int {
+		c := f.ask(raw)
+		return c.answer("GET").StatusCode
+	}
+	require.Equal(t, http.StatusOK, status("GET http://169.254.169.254/counters/alice/value HTTP/1.1\r\nHost: p\r\n\r\n"))
+	require.Equal(t, "/counters/alice/value", w.only().target)
+	require.GreaterOrEqual(t, status("CONNECT 127.0.0.1:6379 HTTP/1.1\r\nHost: p\r\n\r\n"), 400)
+	require.Equal(t, http.StatusNotImplemented, status("CONNECT /counters/alice/x HTTP/1.1\r\nHost: p\r\n\r\n"))
+	require.Less(t, status("OPTIONS * HTTP/1.1\r\nHost: p\r\n\r\n"), 500)
+	require.Equal(t, http.StatusBadRequest, status("GET /counters/http://127.0.0.1:6379/ HTTP/1.1\r\nHost: p\r\n\r\n"))
+	require.Equal(t, http.StatusBadRequest, status("GET /counters/alice/x#frag HTTP/1.1\r\nHost: p\r\n\r\n"))
+	require.Len(t, w.seen(), 1)
+}
+
+func TestEveryMethodIsForwarded(t *testing.T) {
+	t.Parallel()
+	f := newFront(t)
+	w := newFake(t, nil)
+	f.register(w, "a")
+	for i, method := range []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND", "x-mine"} {
+		c := f.ask(method + " /counters/alice HTTP/1.1\r\nHost: p\r\nConnection: close\r\n\r\n")
+		resp, _ := c.whole(method)
+		require.Equal(t, http.StatusOK, resp.StatusCode, method)
+		require.Equal(t, method, w.seen()[i].method)
+	}
+}
+
+func TestManyLargeHeadersPassBothWays(t *testing.T) {
+	t.Parallel()
+	f := newFront(t)
+	headers := make([]string, 200)
+	for i := range headers {
+		headers[i] = "X-Large-" + strconv.Itoa(i) + ": " + strings.Repeat("v", 3000)
+	}
+	w := newFake(t, func(h *hit) { h.ok("", headers...) })
+	f.register(w, "a")
+	resp, _ := f.get("/counters/alice", headers...)
+	require.Equal(t, http.StatusOK, resp.StatusCode)
+	for i := range headers {
+		name := "X-Large-" + strconv.Itoa(i)
+		require.Len(t, w.only().header.Get(name), 3000)
+		require.Len(t, resp.Header.Get(name), 3000)
+	}
+}
+
+func TestAnAnswerWithTooLargeAHeaderIsABadGateway(t *testing.T) {
+	t.Parallel()
+	f := newFront(t)
+	w := newFake(t, func(h *hit) {
+		h.ok("", "X-Large: "+strings.Repeat("v", maxAnswerHeader+1))
+		h.gone()
+	})
+	f.register(w, "a")
+	resp, _ := f.get("/counters/alice")
+	require.Equal(t, http.StatusBadGateway, resp.StatusCode)
+}

@@ -1,0 +1,84 @@
+package pinboard
+
+import (
+	"encoding/json"
+	"errors"
+	"math"
+	"net/http"
+	"strconv"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/pinboard-go/pinboard/internal/wire"
+)
+
+// refusal is an answer of pinboard's own that is not a success. It is an error,
+// so that it can travel up to the one place that writes it.
+type refusal struct {
+	status int
+	// message is for the caller: no internals, no secrets.
+	message string
+	// retryAfter is rounded up to whole seconds, at least 1, on every 503.
+	retryAfter time.Duration
+	// challenge asks for a credential (WWW-Authenticate) with a 401.
+	challenge bool
+	// reregister tells a worker to register anew, with a 409.
+	reregister bool
+}
+
+func (r *refusal) Error() string { return r.message }
+
+func refuse(status int, message string) *refusal {
+	return &refusal{status: status, message: message}
+}
+
+// notNow is a 503: what was asked for may be possible in a while.
+func notNow(message string, retryAfter time.Duration) *refusal {
+	return &refusal{status: http.StatusServiceUnavailable, message: message, retryAfter: retryAfter}
+}
+
+var errStoreAway = notNow("the store does not answer", time.Second)
+
+// asRefusal maps any error to the answer for it. What is not a refusal is the
+// store's failing, or a fault of ours: the caller learns only to try again.
+func asRefusal(err error) *refusal {
+	if r, ok := errors.AsType[*refusal](err); ok {
+		return r
+	}
+	return errStoreAway
+}
+
+// writeRefusal answers with the error, and logs what the answer does not tell.
+func (p *Pinboard) writeRefusal(w http.ResponseWriter, r *http.Request, err error) {
+	ref := asRefusal(err)
+	if ref == errStoreAway && r.Context().Err() == nil && !errors.Is(err, errStoreAway) {
+		p.log.Warn("request not served", zap.String("method", r.Method), zap.Error(err))
+	}
+	h := w.Header()
+	if ref.challenge {
+		h.Set("WWW-Authenticate", "Bearer")
+	}
+	if ref.status == http.StatusServiceUnavailable {
+		h.Set("Retry-After", wholeSeconds(ref.retryAfter))
+	}
+	writeJSON(w, ref.status, wire.Error{Error: ref.message, Reregister: ref.reregister})
+}
+
+// wholeSeconds rounds up, to at least 1 (protocol, head).
+func wholeSeconds(d time.Duration) string {
+	return strconv.Itoa(max(1, int(math.Ceil(d.Seconds()))))
+}
+
+func writeJSON(w http.ResponseWriter, status int, body any) {
+	text, err := json.Marshal(body)
+	if err != nil { // every body is ours
+		panic(err)
+	}
+	h := w.Header()
+	h.Set("Content-Type", "application/json")
+	h.Set("Cache-Control", "no-store")
+	h.Set("Content-Length", strconv.Itoa(len(text)))
+	w.WriteHeader(status)
+	_, _ = w.Write(text) // a client that has left needs no answer
+}

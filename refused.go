@@ -1,0 +1,141 @@
+package pinboard
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"strings"
+
+	"go.uber.org/zap"
+
+	"github.com/pinboard-go/pinboard/internal/store"
+	"github.com/pinboard-go/pinboard/internal/wire"
+)
+
+// maxDetail is the longest error body of a worker that is looked into, in
+// bytes. What pinboard recognises is much shorter.
+const maxDetail = 4 << 10
+
+// refusedInBand reports whether the worker would not activate the id, so that
+// it may be placed elsewhere (protocol §5).
+func (e *exchange) refusedInBand(a *attempt) bool {
+	if a.resp.StatusCode != http.StatusServiceUnavailable {
+		return false
+	}
+	switch a.resp.Header.Get(wire.HeaderRefusal) {
+	case wire.RefusalLeaseUnhealthy, wire.RefusalExpired, wire.RefusalDraining, wire.RefusalClosing,
+		wire.RefusalStaleEpoch, wire.RefusalReleasedEpoch, wire.RefusalCapacity, wire.RefusalActivationQueue:
+		return true
+	}
+	switch a.detail() {
+	case wire.DetailHostDraining:
+		return e.ownerDrain(a).Draining
+	case wire.DetailLeaseExpired:
+		return e.drainIsOver(a)
+	}
+	return false
+}
+
+// drainIsOver reports whether the owner is past the deadline of its drain.
+func (e *exchange) drainIsOver(a *attempt) bool {
+	drain := e.ownerDrain(a)
+	return drain.Draining && drain.Deadline && drain.Left <= 0
+}
+
+// ownerDrain asks whether the owner drains, on its own or by an operator.
+// Unknown is no.
+func (e *exchange) ownerDrain(a *attempt) store.Drain {
+	ctx, cancel := context.WithTimeout(a.ctx, storeTimeout)
+	defer cancel()
+	s, err := e.x.p.store.Session(ctx, a.lease.ID)
+	if err != nil {
+		return store.Drain{}
+	}
+	s.Drain.Draining = s.Drain.Draining || s.Draining
+	return s.Drain
+}
+
+// detail returns the detail of an error answer that is a JSON object with
+// nothing else in it, else "". The answer can still be relayed, unless a fault
+// is noted.
+func (a *attempt) detail() string {
+	kind, _, _ := strings.Cut(a.resp.Header.Get("Content-Type"), ";")
+	if !strings.EqualFold(strings.TrimSpace(kind), "application/json") || a.resp.ContentLength > maxDetail {
+		return ""
+	}
+	head, err := io.ReadAll(io.LimitReader(a.resp.Body, maxDetail+1))
+	if err != nil {
+		a.fault = err
+		return ""
+	}
+	a.resp.Body = replaced{Reader: io.MultiReader(bytes.NewReader(head), a.resp.Body), Closer: a.resp.Body}
+	var object map[string]json.RawMessage
+	var detail string
+	if json.Unmarshal(head, &object) != nil || len(object) != 1 || json.Unmarshal(object["detail"], &detail) != nil {
+		return ""
+	}
+	return detail
+}
+
+// replaced is a body of which something was read ahead.
+type replaced struct {
+	io.Reader
+	io.Closer
+}
+
+// sendElsewhere looks the row up again, has the id placed on another worker if
+// the refusal gave the placement up, and sends the request there. If there is
+// no other place, the refusal itself is the answer. The error is a refusal for
+// the client; all attempts are closed then.
+func (e *exchange) sendElsewhere(first *attempt) (*attempt, error) {
+	again := e.call.ask
+	if e.givesUp(first) {
+		again.refused = &store.Refused{SessionID: first.lease.ID, ClientID: first.lease.ClientID, Epoch: first.epoch}
+	}
+	if e.body != nil && !e.body.Suspend() {
+		if again.refused != nil {
+			e.free(again.refused)
+		}
+		return first, nil
+	}
+	rt, err := e.x.p.placer.resolve(e.r.Context(), again)
+	if err != nil {
+		e.x.info("refused by the owner, and no other worker", &e.call, first.lease, zap.Error(err))
+		return first, nil
+	}
+	if rt.lease.ID == first.lease.ID && rt.epoch == first.epoch {
+		return first, nil // an instance may still live there: its row stays
+	}
+	e.x.p.counters.retries.Add(1)
+	e.x.info("refused by the owner, sent again", &e.call, first.lease, zap.String("next", rt.lease.ClientID))
+	first.close()
+	return e.send(rt)
+}
+
+// givesUp reports whether an in-band refusal gives the placement up. One
+// without a marker, of a worker that drains, does; and a worker that is past
+// its drain's deadline has nothing left that lives.
+func (e *exchange) givesUp(a *attempt) bool {
+	switch reason := a.resp.Header.Get(wire.HeaderRefusal); reason {
+	case "":
+		return true
+	case wire.RefusalExpired:
+		return e.drainIsOver(a)
+	default:
+		return wire.GivesUp(reason)
+	}
+}
+
+// free gives up a row that its owner refuses to serve; the next request places
+// the id.
+func (e *exchange) free(refused *store.Refused) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(e.r.Context()), storeTimeout)
+	defer cancel()
+	e.x.p.placer.routes.drop(e.call.instance)
+	release := wire.Release{SessionID: refused.SessionID, Namespace: e.call.namespace, ID: e.call.id, Epoch: refused.Epoch}
+	if _, err := e.x.p.store.Release(ctx, []wire.Release{release}); err != nil {
+		e.x.p.log.Warn("a refused placement was not freed", zap.Error(err))
+	}
+}

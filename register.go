@@ -1,0 +1,196 @@
+package pinboard
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"maps"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/pinboard-go/pinboard/internal/store"
+	"github.com/pinboard-go/pinboard/internal/wire"
+	"github.com/pinboard-go/pinboard/passport"
+)
+
+// register makes a session (protocol §2). The order of the checks is the
+// protocol's: nothing is dialled or looked up before the claims allow it.
+func (g *registry) register(ctx context.Context, w http.ResponseWriter, c *registryCall) error {
+	reg, host, err := parseRegistration(c.body)
+	if err != nil {
+		return malformed(err)
+	}
+	c.body = nil // it may be large, and what follows may take a while
+	if err := claimsCover(c.who, reg.Namespaces, host); err != nil {
+		return err
+	}
+	unlock, err := g.clients.lock(ctx, reg.ClientID)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	addr, err := g.verify(ctx, reg, c.who.BackendHosts())
+	if err != nil {
+		g.refused(c, reg, err)
+		return err
+	}
+	instances, strangers := splitInstances(reg)
+	r := store.Registration{
+		SessionID: rand.Text(), ClientID: reg.ClientID, Secret: reg.Secret, Namespaces: reg.Namespaces,
+		AdvertiseURL: reg.AdvertiseURL, BackendHosts: c.who.BackendHosts(),
+		Headroom: reg.Headroom, Draining: reg.Draining, Instances: instances,
+	}
+	if _, err := netip.ParseAddr(host); err != nil {
+		r.BackendAddr = addr // the host is a name: this is what it stood for
+	}
+	if err := c.Context().Err(); err != nil {
+		return err
+	}
+	// From here on the client's leaving changes nothing: it may ask again.
+	recording, cancel := context.WithDeadline(context.WithoutCancel(ctx), deadline(ctx))
+	defer cancel()
+	done, err := g.store.Register(recording, r)
+	if err != nil {
+		err = conflict(err)
+		g.refused(c, reg, err)
+		return err
+	}
+	heard := time.Now()
+	g.leases.succeed(r.ClientID, r.Secret, r.SessionID)
+	g.log.Info("worker registered", zap.String("client", r.ClientID), zap.String("session", r.SessionID),
+		zap.String("url", r.AdvertiseURL), zap.Strings("namespaces", r.Namespaces),
+		zap.Int("duplicates", len(strangers)+len(done.Duplicates)))
+	return g.acknowledge(w, c, r, func() wire.Registered {
+		return wire.Registered{
+			SessionID: r.SessionID, ExpiresInMs: done.TTL.Milliseconds(),
+			Draining: done.Drain.Draining, DrainDeadline: drainDeadline(done.Drain, time.Since(heard)),
+			Duplicates: append(strangers, done.Duplicates...),
+		}
+	})
+}
+
+func deadline(ctx context.Context) time.Time {
+	end, _ := ctx.Deadline()
+	return end
+}
+
+// parseRegistration reads the body and checks its fields. The advertise URL
+// comes out normalised, with its host.
+func parseRegistration(body []byte) (reg *wire.Register, host string, err error) {
+	reg, err = wire.ParseRegister(body)
+	if err != nil {
+		return nil, "", err
+	}
+	const notHere = "is not supported by this pinboard"
+	switch {
+	case reg.Hostname != "": // env, envs and takeover need one
+		return nil, "", &wire.FieldError{Field: "hostname", Reason: notHere}
+	case reg.Epoch > 0:
+		return nil, "", &wire.FieldError{Field: "epoch", Reason: "above 0 " + notHere}
+	case strings.ContainsFunc(reg.Secret.Reveal(), func(c rune) bool { return c <= ' ' || c > '~' }):
+		return nil, "", &wire.FieldError{Field: "secret", Reason: "must be printable ASCII without spaces: it is sent as a header"}
+	}
+	reg.AdvertiseURL, host, err = wire.ParseAdvertiseURL(reg.AdvertiseURL)
+	if err != nil {
+		return nil, "", &wire.FieldError{Field: "advertiseUrl", Reason: err.Error()}
+	}
+	return reg, host, nil
+}
+
+// claimsCover returns a 403 unless the claims cover the namespaces and the
+// advertise URL's host. It looks up no name.
+func claimsCover(who *passport.Identity, namespaces []string, host string) error {
+	if err := coversNamespaces(who, namespaces); err != nil {
+		return err
+	}
+	// Rules that do not parse allow nothing.
+	rules, err := passport.ParseBackendRules(who.BackendHosts())
+	if err != nil || !rules.AllowsURLHost(host) {
+		return refuse(http.StatusForbidden, "the advertise URL's host is outside the credential's claims")
+	}
+	return nil
+}
+
+// verify looks for conflicts and then probes, and returns the address that
+// answered.
+func (g *registry) verify(ctx context.Context, reg *wire.Register, rules []string) (addr string, err error) {
+	checking, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	if err := g.store.CheckRegister(checking, reg.ClientID, reg.Secret); err != nil {
+		return "", conflict(err)
+	}
+	return g.probe.ask(ctx, probe{
+		url: reg.AdvertiseURL, secret: reg.Secret, challenge: reg.Challenge, value: reg.ChallengeValue, rules: rules,
+	})
+}
+
+// conflict turns what the store has against a registration into its answer.
+func conflict(err error) error {
+	switch {
+	case errors.Is(err, store.ErrOtherSecret):
+		return refuse(http.StatusConflict, "the clientId is live with another secret")
+	case errors.Is(err, store.ErrOvertaken):
+		return notNow("a later registration of the same clientId has won", time.Second)
+	}
+	return err
+}
+
+// refused logs why a worker could not register. What is no refusal is logged
+// where it is answered.
+func (g *registry) refused(c *registryCall, reg *wire.Register, err error) {
+	if _, decided := errors.AsType[*refusal](err); decided && c.Context().Err() == nil {
+		g.log.Warn("registration refused", zap.String("client", reg.ClientID), zap.String("url", reg.AdvertiseURL), zap.Error(err))
+	}
+}
+
+// splitInstances returns the instances that the store may be asked for, and
+// those that can't be rows of this session: the worker has to quit them. Each
+// comes out once.
+func splitInstances(reg *wire.Register) (rows map[string][]string, strangers []wire.Ref) {
+	rows = map[string][]string{}
+	for _, ns := range slices.Sorted(maps.Keys(reg.Instances)) {
+		ids := reg.Instances[ns]
+		slices.Sort(ids)
+		ids = slices.Compact(ids)
+		_, served := slices.BinarySearch(reg.Namespaces, ns)
+		kept := ids[:0]
+		for _, id := range ids {
+			if served && wire.CheckID(id) == nil {
+				kept = append(kept, id)
+			} else {
+				strangers = append(strangers, wire.Ref{Namespace: ns, ID: id})
+			}
+		}
+		if len(kept) > 0 {
+			rows[ns] = kept
+		}
+	}
+	return rows, strangers
+}
+
+// acknowledge answers, and then lets the session take placements: not before
+// the worker can know its session (protocol §2). A session whose answer could
+// not be sent stays as it is, and lapses or is replaced.
+func (g *registry) acknowledge(w http.ResponseWriter, c *registryCall, r store.Registration, answer func() wire.Registered) error {
+	if err := c.Context().Err(); err != nil {
+		return err
+	}
+	settled := g.leases.activating(r.Namespaces)
+	defer settled()
+	if err := deliver(w, answer()); err != nil {
+		g.log.Info("registration not acknowledged: the worker has left", zap.String("client", r.ClientID), zap.Error(err))
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Context()), storeTimeout)
+	defer cancel()
+	if err := g.store.Activate(ctx, r.SessionID); err != nil {
+		// The worker's first beat does it too.
+		g.log.Warn("session not activated yet", zap.String("client", r.ClientID), zap.Error(err))
+	}
+	return nil
+}

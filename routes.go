@@ -1,0 +1,45 @@
+package pinboard
+
+import "sync"
+
+// maxRoutes bounds each of the two generations of remembered routes.
+const maxRoutes = 50_000
+
+// routeMemory remembers where ids were last found, for the time when the store
+// does not answer. It is a hint: whoever uses it must see that the owner's
+// lease still runs. When the young generation is full it becomes the old one,
+// and what was not used since is forgotten. The zero routeMemory is empty.
+type routeMemory struct {
+	mu         sync.Mutex
+	young, old map[instance]route
+}
+
+func (m *routeMemory) put(i instance, rt route) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.young == nil {
+		m.young = map[instance]route{}
+	}
+	m.young[i] = rt
+	delete(m.old, i)
+	if len(m.young) >= maxRoutes {
+		m.young, m.old = map[instance]route{}, m.young
+	}
+}
+
+func (m *routeMemory) get(i instance) (route, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	rt, ok := m.young[i]
+	if !ok {
+		rt, ok = m.old[i]
+	}
+	return rt, ok
+}
+
+func (m *routeMemory) drop(i instance) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.young, i)
+	delete(m.old, i)
+}

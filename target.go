@@ -1,0 +1,139 @@
+package pinboard
+
+import (
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/pinboard-go/pinboard/internal/wire"
+)
+
+// target is what a request asks for, byte for byte as the client sent it, below
+// the path that pinboard is mounted at.
+type target struct {
+	// base is the raw path above the mount, "" at the root.
+	base string
+	// path is raw and starts with a slash.
+	path string
+	// query is raw; hasQuery tells "/x?" from "/x".
+	query    string
+	hasQuery bool
+}
+
+// instance is the (namespace, id) that a data-plane path names.
+type instance struct{ namespace, id string }
+
+func (i instance) String() string { return i.namespace + "/" + i.id }
+
+// parseTarget reads the request line instead of r.URL, because net/url
+// normalises escapes and a worker must see what the client sent (protocol §5).
+// What http.StripPrefix took off r.URL.Path is the base.
+func parseTarget(r *http.Request) (target, error) {
+	raw := r.RequestURI
+	if raw == "" { // a request made by hand, in a test or by another handler
+		raw = r.URL.RequestURI()
+	}
+	if strings.Contains(raw, "#") {
+		return target{}, refuse(http.StatusBadRequest, "a request target has no fragment")
+	}
+	if strings.Contains(raw, " ") { // HTTP/2 lets it through; a worker's request line would break
+		return target{}, refuse(http.StatusBadRequest, "a request target has no white space")
+	}
+	if !strings.HasPrefix(raw, "/") {
+		raw = withoutAuthority(raw)
+	}
+	if !strings.HasPrefix(raw, "/") {
+		return target{}, refuse(http.StatusBadRequest, "a request target is a path")
+	}
+	var t target
+	t.path, t.query, t.hasQuery = strings.Cut(raw, "?")
+	decoded, err := url.PathUnescape(t.path)
+	if err != nil {
+		return target{}, refuse(http.StatusBadRequest, "the path has a malformed escape")
+	}
+	if base, ok := strings.CutSuffix(decoded, r.URL.Path); ok && base != "" {
+		cut := rawLength(t.path, len(base))
+		t.base, t.path = t.path[:cut], t.path[cut:]
+	} else if !ok { // a middleware rewrote the path: follow it
+		t.path, decoded = r.URL.EscapedPath(), r.URL.Path
+	}
+	if hasDotSegment(decoded) {
+		return target{}, refuse(http.StatusBadRequest, "the path has a '.' or '..' segment")
+	}
+	if !strings.HasPrefix(t.path, "/") {
+		t.base, t.path = strings.TrimSuffix(t.base, "/"), "/"+t.path
+	}
+	return t, nil
+}
+
+// withoutAuthority turns the absolute form "http://host/path" into "/path".
+func withoutAuthority(raw string) string {
+	_, rest, ok := strings.Cut(raw, "://")
+	if !ok {
+		return raw
+	}
+	at := strings.IndexAny(rest, "/?")
+	switch {
+	case at < 0:
+		return "/"
+	case rest[at] == '?':
+		return "/" + rest[at:]
+	}
+	return rest[at:]
+}
+
+// rawLength returns how many bytes of the escaped text make n decoded bytes.
+func rawLength(escaped string, n int) int {
+	i := 0
+	for ; n > 0; n-- {
+		if escaped[i] == '%' {
+			i += 2
+		}
+		i++
+	}
+	return i
+}
+
+// hasDotSegment looks at the decoded path, also behind slashes that were
+// escaped and behind backslashes, because a worker may fold them.
+func hasDotSegment(decoded string) bool {
+	for segment := range strings.FieldsFuncSeq(decoded, func(c rune) bool { return c == '/' || c == '\\' }) {
+		if segment == "." || segment == ".." {
+			return true
+		}
+	}
+	return false
+}
+
+// instance reads the namespace, decoded once, and the id, which must match raw
+// (protocol §1).
+func (t target) instance() (instance, error) {
+	segment, rest, _ := strings.Cut(t.path[1:], "/")
+	id, _, _ := strings.Cut(rest, "/")
+	name, err := url.PathUnescape(segment)
+	if err != nil {
+		return instance{}, refuse(http.StatusBadRequest, "the path has a malformed escape")
+	}
+	namespace := "/" + name
+	if err := wire.CheckNamespace(namespace); err != nil {
+		return instance{}, refuse(http.StatusBadRequest, "invalid namespace: "+err.Error())
+	}
+	if err := wire.CheckID(id); err != nil {
+		return instance{}, refuse(http.StatusBadRequest, "invalid id: "+err.Error())
+	}
+	return instance{namespace: namespace, id: id}, nil
+}
+
+// original returns the request with the URL the client sent, for callbacks of
+// the host.
+func (t target) original(r *http.Request) *http.Request {
+	if t.base == "" {
+		return r
+	}
+	out := *r
+	out.URL = new(url.URL)
+	*out.URL = *r.URL
+	out.URL.Path, _ = url.PathUnescape(t.base + t.path)
+	out.URL.RawPath = t.base + t.path
+	return &out
+}
