@@ -1,0 +1,120 @@
+// Command pinboard is the standalone server: a pinboard on its own, configured
+// by environment variables (see pinboard.ReadEnvironment and the README).
+//
+// It exits with status 2 when a variable is wrong, after one line on standard
+// error for each. On SIGTERM or an interrupt it stops accepting, ends event
+// streams and WebSockets, lets requests end for up to 20 s, and exits with 0.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/redis/rueidis"
+	"go.uber.org/zap"
+
+	"github.com/pinboard-go/pinboard"
+)
+
+const (
+	shutdownTimeout = 20 * time.Second
+	redisRetry      = time.Second
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	os.Exit(run(ctx, os.LookupEnv))
+}
+
+func run(ctx context.Context, lookup func(string) (string, bool)) (status int) {
+	env, err := pinboard.ReadEnvironment(lookup)
+	if err != nil {
+		for line := range strings.Lines(err.Error()) {
+			fmt.Fprintln(os.Stderr, "pinboard:", strings.TrimSpace(line))
+		}
+		return 2
+	}
+	log, err := zap.NewProduction()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "pinboard: start logging:", err)
+		return 1
+	}
+	defer func() { _ = log.Sync() }()
+	if err := serve(ctx, env, log); err != nil {
+		log.Error("stopped", zap.Error(err))
+		return 1
+	}
+	return 0
+}
+
+func serve(ctx context.Context, env pinboard.Environment, log *zap.Logger) error {
+	env.Options.Logger = log
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", ":"+strconv.Itoa(int(env.Port)))
+	if err != nil {
+		return fmt.Errorf("PORT: %w", err)
+	}
+	defer func() { _ = listener.Close() }()
+	if env.Redis != nil {
+		client, err := dial(ctx, *env.Redis, log)
+		if err != nil {
+			return nil //nolint:nilerr // told to stop before Redis was there
+		}
+		defer client.Close()
+		env.Options.Redis = client
+	}
+	pb, err := pinboard.New(env.Options)
+	if err != nil {
+		return err
+	}
+	server := &http.Server{
+		Handler:           pb,
+		ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout:       75 * time.Second,
+		ErrorLog:          zap.NewStdLog(log.Named("http")),
+	}
+	// Runs once the listener is closed, so that no new request is turned away.
+	server.RegisterOnShutdown(func() { _ = pb.Close() })
+	failed := make(chan error, 1)
+	go func() { failed <- server.Serve(listener) }()
+	log.Info("listening", zap.Stringer("addr", listener.Addr()))
+	select {
+	case err := <-failed:
+		return fmt.Errorf("serve: %w", err)
+	case <-ctx.Done():
+	}
+	log.Info("shutting down")
+	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
+	defer cancel()
+	// What is left after the time is cut: a bounded stop is still a good one.
+	if err := errors.Join(server.Shutdown(bounded), pb.Shutdown(bounded)); err != nil {
+		log.Warn("requests were cut", zap.Error(err))
+	}
+	return nil
+}
+
+// dial waits until Redis can be reached: a server that starts before its Redis
+// needs no restart.
+func dial(ctx context.Context, option rueidis.ClientOption, log *zap.Logger) (rueidis.Client, error) {
+	for {
+		client, err := rueidis.NewClient(option)
+		if err == nil {
+			return client, nil
+		}
+		log.Warn("waiting for Redis", zap.Error(err))
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(redisRetry):
+		}
+	}
+}

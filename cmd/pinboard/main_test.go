@@ -1,0 +1,124 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+const document = `{"providers":[{"type":"staticToken","id":"p","keys":[{"name":"k","token":"planted-token","scopes":["pinboard:operator"],` +
+	`"claims":{"pinboard":{"namespaces":["*"]}}}]}]}`
+
+var binary string
+
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "pinboard")
+	if err != nil {
+		panic(err)
+	}
+	binary = filepath.Join(dir, "pinboard")
+	if out, err := exec.CommandContext(context.Background(), "go", "build", "-o", binary, ".").CombinedOutput(); err != nil {
+		panic(string(out))
+	}
+	status := m.Run()
+	_ = os.RemoveAll(dir)
+	os.Exit(status)
+}
+
+func command(t *testing.T, env ...string) *exec.Cmd {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	t.Cleanup(cancel)
+	cmd := exec.CommandContext(ctx, binary)
+	cmd.Env = env
+	return cmd
+}
+
+func TestAWrongVariableExitsWithStatus2AndNamesIt(t *testing.T) {
+	t.Parallel()
+	out, err := command(t, "PINBOARD_PASSPORT="+document, "REDIS_URL=memory:", "PORT=x").CombinedOutput()
+	var exit *exec.ExitError
+	require.ErrorAs(t, err, &exit)
+	require.Equal(t, 2, exit.ExitCode())
+	require.Equal(t, "pinboard: PORT: is \"x\", must be a number from 0 to 65535\n", string(out))
+}
+
+func TestWithoutVariablesEveryRequiredOneIsNamed(t *testing.T) {
+	t.Parallel()
+	out, err := command(t).CombinedOutput()
+	var exit *exec.ExitError
+	require.ErrorAs(t, err, &exit)
+	require.Equal(t, 2, exit.ExitCode())
+	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+	require.Len(t, lines, 2)
+	require.Contains(t, lines[0], "pinboard: PINBOARD_PASSPORT: ")
+	require.Contains(t, lines[1], "pinboard: REDIS_URL: ")
+}
+
+// listening reads the server's log until it says where it listens.
+func listening(t *testing.T, log io.Reader) (base string, rest *bufio.Reader) {
+	t.Helper()
+	rest = bufio.NewReader(log)
+	for {
+		line, err := rest.ReadBytes('\n')
+		require.NoError(t, err, "the server ended before it listened")
+		var entry struct{ Msg, Addr string }
+		require.NoError(t, json.Unmarshal(line, &entry))
+		if entry.Msg == "listening" {
+			_, port, ok := strings.Cut(entry.Addr, "]:")
+			require.True(t, ok)
+			return "http://127.0.0.1:" + port, rest
+		}
+	}
+}
+
+func TestSIGTERMEndsWithStatus0(t *testing.T) {
+	t.Parallel()
+	cmd := command(t, "PINBOARD_PASSPORT="+document, "REDIS_URL=memory:", "PORT=0")
+	log, err := cmd.StderrPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	base, rest := listening(t, log)
+
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, base+"/healthz", nil)
+	require.NoError(t, err)
+	res, err := http.DefaultClient.Do(req)
+	require.NoError(t, err)
+	require.NoError(t, res.Body.Close())
+	require.Equal(t, http.StatusOK, res.StatusCode)
+
+	require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
+	tail, err := io.ReadAll(rest)
+	require.NoError(t, err)
+	require.NoError(t, cmd.Wait(), "exit status 0")
+	require.NotContains(t, string(tail), "planted-token")
+}
+
+func TestAServerBeforeItsRedisWaitsAndStillStopsOnSIGTERM(t *testing.T) {
+	t.Parallel()
+	// A port that nothing listens on: reserved by no one, refused at once.
+	cmd := command(t, "PINBOARD_PASSPORT="+document, "REDIS_URL=redis://:planted-token@127.0.0.1:1", "PORT=0")
+	log, err := cmd.StderrPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	rest := bufio.NewReader(log)
+	line, err := rest.ReadString('\n')
+	require.NoError(t, err)
+	require.Contains(t, line, "waiting for Redis")
+	require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
+	tail, err := io.ReadAll(rest)
+	require.NoError(t, err)
+	require.NoError(t, cmd.Wait())
+	require.NotContains(t, line+string(tail), "planted-token")
+}

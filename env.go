@@ -1,0 +1,194 @@
+package pinboard
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"net/netip"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/pinboard-go/pinboard/passport"
+)
+
+// Environment is what the standalone server reads from environment variables.
+type Environment struct {
+	// Options is complete but for Redis and Logger.
+	Options Options
+	// Redis says how to reach the Redis of REDIS_URL; nil for "memory:", when
+	// Options.Store is set.
+	Redis *rueidis.ClientOption
+	// Port is the TCP port to listen on; 0 picks a free one.
+	Port uint16
+}
+
+// ReadEnvironment reads the variables of the standalone server with lookup,
+// usually os.LookupEnv:
+//
+//	PINBOARD_PASSPORT                 required: the passport document (package passport)
+//	REDIS_URL                         required: memory:, redis://…, rediss://…
+//	PORT                              default 8080
+//	PINBOARD_LEASE_TTL_MS             default 15000
+//	PINBOARD_AFFINITY_BALANCE_FACTOR  default 2
+//	PINBOARD_TRUSTED_PROXIES          comma-separated CIDRs, default none
+//
+// REDIS_URL takes user, password and database as usual. Several hosts,
+// separated by commas, are nodes of one Redis Cluster, or Sentinels if the
+// parameter master_set names a master. The error joins one error for each
+// wrong variable; each names it and is one line without secrets.
+func ReadEnvironment(lookup func(string) (string, bool)) (Environment, error) {
+	r := reader{lookup: lookup}
+	var env Environment
+	env.Options.Passport = r.passport("PINBOARD_PASSPORT")
+	env.Redis, env.Options.Store = r.redis("REDIS_URL")
+	env.Port = uint16(r.number("PORT", 8080, 0, math.MaxUint16))
+	lease := r.number("PINBOARD_LEASE_TTL_MS", 15_000, float64(minLease.Milliseconds()), float64(maxLease.Milliseconds()))
+	env.Options.LeaseTTL = time.Duration(lease) * time.Millisecond
+	env.Options.Affinity.BalanceFactor = r.fraction("PINBOARD_AFFINITY_BALANCE_FACTOR", 2, 1, 1e9)
+	env.Options.TrustedProxies = r.prefixes("PINBOARD_TRUSTED_PROXIES")
+	return env, errors.Join(r.faults...)
+}
+
+// reader reads variables and collects what is wrong with them.
+type reader struct {
+	lookup func(string) (string, bool)
+	faults []error
+}
+
+func (r *reader) fault(name, format string, args ...any) {
+	line := strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", "; ")
+	r.faults = append(r.faults, fmt.Errorf("%s: %s", name, line))
+}
+
+// text returns a variable without surrounding white space; an empty one counts
+// as not set.
+func (r *reader) text(name string) (string, bool) {
+	value, _ := r.lookup(name)
+	value = strings.TrimSpace(value)
+	return value, value != ""
+}
+
+func (r *reader) passport(name string) passport.Passport {
+	text, ok := r.text(name)
+	if !ok {
+		r.fault(name, "is required: a JSON document that says who may call, see the README")
+		return nil
+	}
+	p, err := passport.Parse([]byte(text), r.lookup)
+	if err != nil {
+		r.fault(name, "%v", err)
+		return nil
+	}
+	return p
+}
+
+func (r *reader) redis(name string) (*rueidis.ClientOption, *Store) {
+	text, ok := r.text(name)
+	switch {
+	case !ok:
+		r.fault(name, "is required: redis://HOST:PORT, or memory: for a single node that forgets on restart")
+		return nil, nil
+	case text == "memory:":
+		return nil, MemoryStore()
+	}
+	option, err := parseRedisURL(text)
+	if err != nil {
+		r.fault(name, "%v", err)
+		return nil, nil
+	}
+	return option, nil
+}
+
+// parseRedisURL does what rueidis.ParseURL does, and takes several hosts. Its
+// errors never hold the URL, which may hold a password.
+func parseRedisURL(text string) (*rueidis.ClientOption, error) {
+	scheme, rest, ok := strings.Cut(text, "://")
+	if !ok || scheme != "redis" && scheme != "rediss" {
+		return nil, errors.New("must be memory:, redis://… or rediss://…")
+	}
+	end := strings.IndexAny(rest, "/?#")
+	if end < 0 {
+		end = len(rest)
+	}
+	authority, tail := rest[:end], rest[end:]
+	userinfo, hosts := "", authority
+	if at := strings.LastIndexByte(authority, '@'); at >= 0 {
+		userinfo, hosts = authority[:at+1], authority[at+1:]
+	}
+	addrs := strings.Split(hosts, ",")
+	u, err := url.Parse(scheme + "://" + userinfo + addrs[0] + tail)
+	if err != nil || u.Hostname() == "" {
+		return nil, errors.New("is not a well-formed URL with a host")
+	}
+	query := u.Query()
+	for _, addr := range addrs[1:] {
+		if addr == "" {
+			return nil, errors.New("has an empty host in its list")
+		}
+		if _, _, err := net.SplitHostPort(addr); err != nil {
+			addr = net.JoinHostPort(strings.Trim(addr, "[]"), "6379")
+		}
+		query.Add("addr", addr)
+	}
+	u.RawQuery = query.Encode()
+	option, err := rueidis.ParseURL(u.String())
+	if err != nil {
+		return nil, errors.New("is not a URL that names a Redis: check port, database number and parameters")
+	}
+	if option.TLSConfig != nil && len(addrs) > 1 {
+		option.TLSConfig.ServerName = "" // each node's certificate is for its own name
+	}
+	// A frozen connection is given up after this time; look-ups do not wait
+	// for it, they have their own.
+	option.ConnWriteTimeout = cmp.Or(option.ConnWriteTimeout, 5*time.Second)
+	return &option, nil
+}
+
+// number reads a whole number.
+func (r *reader) number(name string, standard, low, high float64) float64 {
+	f := r.fraction(name, standard, low, high)
+	if f != math.Trunc(f) {
+		r.fault(name, "is %v, must be a whole number", f)
+		return standard
+	}
+	return f
+}
+
+func (r *reader) fraction(name string, standard, low, high float64) float64 {
+	text, ok := r.text(name)
+	if !ok {
+		return standard
+	}
+	f, err := strconv.ParseFloat(text, 64)
+	if err != nil || !(f >= low && f <= high) {
+		r.fault(name, "is %q, must be a number from %v to %v", text, low, high)
+		return standard
+	}
+	return f
+}
+
+func (r *reader) prefixes(name string) (out []netip.Prefix) {
+	text, _ := r.text(name)
+	for entry := range strings.SplitSeq(text, ",") {
+		entry = strings.TrimSpace(entry)
+		if entry == "" {
+			continue
+		}
+		prefix, err := netip.ParsePrefix(entry)
+		if addr, addrErr := netip.ParseAddr(entry); addrErr == nil {
+			prefix, err = netip.PrefixFrom(addr, addr.BitLen()), nil
+		}
+		if err != nil {
+			r.fault(name, "%q is neither an address nor a CIDR such as 10.0.0.0/8", entry)
+			continue
+		}
+		out = append(out, prefix.Masked())
+	}
+	return out
+}

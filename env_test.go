@@ -1,0 +1,127 @@
+package pinboard
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+const envPassport = `{"providers":[{"type":"staticToken","id":"p","keys":[{"name":"k","token":{"env":"PINBOARD_TOKEN"},` +
+	`"scopes":["pinboard:worker"],"claims":{"pinboard":{"namespaces":["*"],"allowedBackendHosts":["*"]}}}]}],` +
+	`"namespaces":{"*":{"allow":"anonymous"}}}`
+
+// variables returns a look-up over the base environment with changes; a value
+// of "-" takes a variable away.
+func variables(changes map[string]string) func(string) (string, bool) {
+	env := map[string]string{
+		"PINBOARD_PASSPORT": envPassport,
+		"PINBOARD_TOKEN":    "planted-token",
+		"REDIS_URL":         "memory:",
+	}
+	for name, value := range changes {
+		if value == "-" {
+			delete(env, name)
+			continue
+		}
+		env[name] = value
+	}
+	return func(name string) (string, bool) { value, ok := env[name]; return value, ok }
+}
+
+func TestEnvironmentDefaults(t *testing.T) {
+	t.Parallel()
+	env, err := ReadEnvironment(variables(nil))
+	require.NoError(t, err)
+	require.Equal(t, uint16(8080), env.Port)
+	require.Equal(t, 15*time.Second, env.Options.LeaseTTL)
+	require.InDelta(t, 2, env.Options.Affinity.BalanceFactor, 0)
+	require.Empty(t, env.Options.TrustedProxies)
+	require.NotNil(t, env.Options.Store)
+	require.Nil(t, env.Redis)
+	pb, err := New(env.Options)
+	require.NoError(t, err)
+	require.NoError(t, pb.Close())
+}
+
+func TestEnvironmentValues(t *testing.T) {
+	t.Parallel()
+	env, err := ReadEnvironment(variables(map[string]string{
+		"PORT":                             "0",
+		"PINBOARD_LEASE_TTL_MS":            "1500",
+		"PINBOARD_AFFINITY_BALANCE_FACTOR": "1.5",
+		"PINBOARD_TRUSTED_PROXIES":         " 10.0.0.7/8, ::1 ,192.0.2.1,",
+		"REDIS_URL":                        "rediss://user:pa%40ss@one.example:7001,two.example,[2001:db8::1]:7003/0?master_set=main",
+	}))
+	require.NoError(t, err)
+	require.Zero(t, env.Port)
+	require.Equal(t, 1500*time.Millisecond, env.Options.LeaseTTL)
+	require.InDelta(t, 1.5, env.Options.Affinity.BalanceFactor, 0)
+	require.Equal(t, []netip.Prefix{
+		netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("::1/128"), netip.MustParsePrefix("192.0.2.1/32"),
+	}, env.Options.TrustedProxies)
+	require.Equal(t, []string{"one.example:7001", "two.example:6379", "[2001:db8::1]:7003"}, env.Redis.InitAddress)
+	require.Equal(t, "user", env.Redis.Username)
+	require.Equal(t, "pa@ss", env.Redis.Password)
+	require.Equal(t, "main", env.Redis.Sentinel.MasterSet)
+	require.NotNil(t, env.Redis.TLSConfig)
+	require.Empty(t, env.Redis.TLSConfig.ServerName, "each node's certificate is for its own name")
+}
+
+func TestRedisURLWithoutAPortMeansTheDefaultPort(t *testing.T) {
+	t.Parallel()
+	env, err := ReadEnvironment(variables(map[string]string{"REDIS_URL": "redis://cache.example/3"}))
+	require.NoError(t, err)
+	require.Equal(t, []string{"cache.example:6379"}, env.Redis.InitAddress)
+	require.Equal(t, 3, env.Redis.SelectDB)
+}
+
+func TestAWrongVariableIsOneLineThatNamesIt(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct{ name, value string }{
+		{"PINBOARD_PASSPORT", "-"},
+		{"PINBOARD_PASSPORT", "  "},
+		{"PINBOARD_PASSPORT", "{"},
+		{"PINBOARD_PASSPORT", strings.ReplaceAll(envPassport, "staticToken", "magic")},
+		{"PINBOARD_PASSPORT", strings.ReplaceAll(envPassport, "PINBOARD_TOKEN", "UNSET")},
+		{"REDIS_URL", "-"},
+		{"REDIS_URL", "memory"},
+		{"REDIS_URL", "http://planted-password@h:1"},
+		{"REDIS_URL", "redis://"},
+		{"REDIS_URL", "redis://:planted-password@h:port"},
+		{"REDIS_URL", "redis://:planted-password@h:1/x"},
+		{"REDIS_URL", "redis://:planted-password@h:1,,i:2"},
+		{"PORT", "http"},
+		{"PORT", "65536"},
+		{"PORT", "-1"},
+		{"PORT", "80.5"},
+		{"PINBOARD_LEASE_TTL_MS", "15s"},
+		{"PINBOARD_LEASE_TTL_MS", "0"},
+		{"PINBOARD_LEASE_TTL_MS", "NaN"},
+		{"PINBOARD_AFFINITY_BALANCE_FACTOR", "0.5"},
+		{"PINBOARD_AFFINITY_BALANCE_FACTOR", "Inf"},
+		{"PINBOARD_AFFINITY_BALANCE_FACTOR", "many"},
+		{"PINBOARD_TRUSTED_PROXIES", "10.0.0.0/8, example.com"},
+		{"PINBOARD_TRUSTED_PROXIES", "10.0.0.0/33"},
+	} {
+		t.Run(test.name+"="+test.value, func(t *testing.T) {
+			t.Parallel()
+			_, err := ReadEnvironment(variables(map[string]string{test.name: test.value}))
+			require.Error(t, err)
+			require.True(t, strings.HasPrefix(err.Error(), test.name+": "), "%v", err)
+			require.NotContains(t, err.Error(), "\n")
+			require.NotContains(t, err.Error(), "planted")
+		})
+	}
+}
+
+func TestEveryWrongVariableIsNamed(t *testing.T) {
+	t.Parallel()
+	_, err := ReadEnvironment(variables(map[string]string{"PORT": "x", "REDIS_URL": "-", "PINBOARD_LEASE_TTL_MS": "y"}))
+	require.Error(t, err)
+	for _, name := range []string{"PORT", "REDIS_URL", "PINBOARD_LEASE_TTL_MS"} {
+		require.ErrorContains(t, err, name)
+	}
+}
