@@ -1,0 +1,314 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"runtime"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pinboard-go/pinboard/internal/wire"
+)
+
+// gated is a constructor that waits until its gate is opened, or its instance ends.
+type gated struct {
+	gate        chan struct{}
+	constructed atomic.Int64
+	running     atomic.Int64
+	most        atomic.Int64
+	ended       atomic.Int64
+}
+
+func newGated() *gated { return &gated{gate: make(chan struct{})} }
+
+func (g *gated) construct(inst *Instance) (http.Handler, error) {
+	g.constructed.Add(1)
+	g.most.Store(max(g.most.Load(), g.running.Add(1)))
+	defer g.running.Add(-1)
+	select {
+	case <-g.gate:
+		return echo(inst)
+	case <-inst.Context().Done():
+		g.ended.Add(1)
+		return nil, context.Cause(inst.Context())
+	}
+}
+
+func TestRacingFirstRequestsShareOneActivation(t *testing.T) {
+	t.Parallel()
+	var g *gated
+	inBubble(t, Options{}, hosting(func(i *Instance) (http.Handler, error) { return g.construct(i) }), func(t *testing.T, h *harness) {
+		g = newGated()
+		h.start()
+		var all []*pending
+		for range 50 {
+			all = append(all, h.beginGet("/c/1"))
+		}
+		other := h.beginGet("/c/2")
+		require.EqualValues(t, 2, g.constructed.Load())
+		h.after(time.Hour) // a constructor may take as long as it takes
+		for _, p := range all {
+			require.False(t, p.ended())
+		}
+		close(g.gate)
+		synctest.Wait()
+		for _, p := range append(all, other) {
+			require.True(t, p.ended())
+			require.Equal(t, http.StatusOK, p.rec.Code)
+		}
+		require.EqualValues(t, 2, g.constructed.Load())
+		require.EqualValues(t, 2, h.w.Stats().Namespaces["/c"].Activations)
+	})
+}
+
+func TestAFailedActivationFailsItsRequestsAndLeavesNothing(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		fail func() (http.Handler, error)
+		want int
+	}{
+		"error":      {func() (http.Handler, error) { return nil, errors.New("no store") }, http.StatusServiceUnavailable},
+		"no handler": {func() (http.Handler, error) { return nil, nil }, http.StatusServiceUnavailable},
+		"panic":      {func() (http.Handler, error) { panic("mine") }, http.StatusInternalServerError},
+		"goexit":     {func() (http.Handler, error) { runtime.Goexit(); return nil, nil }, http.StatusInternalServerError},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var gate chan struct{}
+			var closed, tasks atomic.Int64
+			broken := true
+			host := func(inst *Instance) (http.Handler, error) {
+				if !broken {
+					return echo(inst)
+				}
+				inst.OnClose(func(context.Context) error { closed.Add(1); return nil })
+				inst.Go(func(ctx context.Context) {
+					<-ctx.Done()
+					if errors.Is(context.Cause(ctx), ErrActivation) {
+						tasks.Add(1)
+					}
+				})
+				<-gate
+				return tc.fail()
+			}
+			inBubble(t, Options{}, hosting(host), func(t *testing.T, h *harness) {
+				gate = make(chan struct{})
+				h.start()
+				a, b := h.beginGet("/c/1"), h.beginGet("/c/1")
+				close(gate)
+				synctest.Wait()
+				for _, p := range []*pending{a, b} {
+					require.True(t, p.ended())
+					require.Equal(t, tc.want, p.rec.Code)
+					require.Empty(t, p.rec.Header().Get(wire.HeaderRefusal))
+					require.NotContains(t, p.rec.Body.String(), "store", "internals go to the log")
+				}
+				require.False(t, h.live("/c", "1"))
+				require.EqualValues(t, 1, closed.Load(), "what was opened is closed")
+				require.EqualValues(t, 1, tasks.Load())
+				require.Empty(t, h.pb.to(wire.PathRelease), "the placement stays")
+				require.Zero(t, h.w.Stats().Namespaces["/c"].Activations)
+				require.Zero(t, h.w.Stats().Namespaces["/c"].Evictions)
+				broken = false
+				require.Equal(t, http.StatusOK, h.get("/c/1").Code, "the next request tries again")
+			})
+		})
+	}
+}
+
+func TestActivationsAreBoundedAndTheQueueIsShort(t *testing.T) {
+	t.Parallel()
+	var g *gated
+	opts := Options{MaxConcurrentActivations: 2}
+	inBubble(t, opts, hosting(func(i *Instance) (http.Handler, error) { return g.construct(i) }), func(t *testing.T, h *harness) {
+		g = newGated()
+		h.start()
+		running := []*pending{h.beginGet("/c/1"), h.beginGet("/c/2")}
+		first := h.beginGet("/c/queued")
+		h.after(600 * time.Millisecond)
+		second := h.beginGet("/c/queued")
+		require.EqualValues(t, 2, g.constructed.Load())
+		h.after(400 * time.Millisecond)
+		for _, p := range []*pending{first, second} {
+			require.True(t, p.ended(), "the id is given up for all who wait for it")
+			refused(t, p.rec, wire.RefusalActivationQueue)
+		}
+		require.False(t, running[0].ended(), "what has begun may take longer")
+		require.False(t, h.live("/c", "queued"))
+
+		// It was given up: the placement is never served, whoever asks late.
+		close(g.gate)
+		synctest.Wait()
+		require.Equal(t, http.StatusOK, running[0].rec.Code)
+		require.Equal(t, http.StatusOK, running[1].rec.Code)
+		refused(t, h.get("/c/queued"), wire.RefusalReleasedEpoch)
+		require.EqualValues(t, 2, g.constructed.Load())
+		require.EqualValues(t, 2, g.most.Load())
+		h.epoch++
+		require.Equal(t, http.StatusOK, h.get("/c/queued").Code)
+	})
+}
+
+func TestAQueuedActivationBeginsWhenASlotIsFree(t *testing.T) {
+	t.Parallel()
+	opts := Options{MaxConcurrentActivations: 3}
+	var most, running atomic.Int64
+	host := func(inst *Instance) (http.Handler, error) {
+		most.Store(max(most.Load(), running.Add(1)))
+		defer running.Add(-1)
+		<-time.After(100 * time.Millisecond)
+		return echo(inst)
+	}
+	inBubble(t, opts, hosting(host), func(t *testing.T, h *harness) {
+		h.start()
+		var all []*pending
+		for i := range 30 {
+			all = append(all, h.beginGet(fmt.Sprintf("/c/%d", i)))
+		}
+		h.after(time.Second)
+		for _, p := range all {
+			require.Equal(t, http.StatusOK, p.rec.Code)
+		}
+		require.EqualValues(t, 3, most.Load())
+	})
+}
+
+func TestCapacityIsRefusedBeforeTheConstructorRuns(t *testing.T) {
+	t.Parallel()
+	inBubble(t, Options{MaxInstances: 2}, map[string]Constructor{"/c": working, "/d": working}, func(t *testing.T, h *harness) {
+		h.start()
+		require.Equal(t, http.StatusOK, h.get("/c/1").Code)
+		require.Equal(t, http.StatusOK, h.get("/d/1").Code)
+		refused(t, h.get("/c/2"), wire.RefusalCapacity)
+		require.Equal(t, http.StatusOK, h.get("/c/1").Code)
+		h.w.dir.abort(key{"/d", "1"}, errOwnAbort)
+		synctest.Wait()
+		refused(t, h.get("/c/2"), wire.RefusalReleasedEpoch)
+		h.epoch++
+		require.Equal(t, http.StatusOK, h.get("/c/2").Code)
+	})
+}
+
+// A client that gives up while it waits takes nothing with it.
+func TestAClientThatLeavesDoesNotStopTheActivation(t *testing.T) {
+	t.Parallel()
+	var g *gated
+	inBubble(t, Options{}, hosting(func(i *Instance) (http.Handler, error) { return g.construct(i) }), func(t *testing.T, h *harness) {
+		g = newGated()
+		h.start()
+		ctx, cancel := context.WithCancel(t.Context())
+		gone := h.begin(h.request(http.MethodGet, "/c/1").WithContext(ctx))
+		stays := h.beginGet("/c/1")
+		cancel()
+		synctest.Wait()
+		require.True(t, gone.ended())
+		require.NotEqual(t, http.StatusOK, gone.rec.Code)
+		close(g.gate)
+		synctest.Wait()
+		require.Equal(t, http.StatusOK, stays.rec.Code)
+		h.after(300 * time.Second)
+		require.False(t, h.live("/c", "1"), "and it is evicted like any other")
+	})
+}
+
+func TestAnAbortDuringTheActivationEndsTheConstructor(t *testing.T) {
+	t.Parallel()
+	var g *gated
+	inBubble(t, Options{}, hosting(func(i *Instance) (http.Handler, error) { return g.construct(i) }), func(t *testing.T, h *harness) {
+		g = newGated()
+		h.start()
+		p := h.beginGet("/c/1")
+		h.w.dir.abort(key{"/c", "1"}, errDuplicate)
+		synctest.Wait()
+		require.True(t, p.ended())
+		refused(t, p.rec, wire.RefusalClosing)
+		require.EqualValues(t, 1, g.ended.Load())
+		require.False(t, h.live("/c", "1"))
+		require.Len(t, h.pb.to(wire.PathRelease), 1)
+		require.Zero(t, h.w.Stats().Namespaces["/c"].Activations)
+	})
+}
+
+// A request that waits is let in by what holds when the wait is over.
+func TestALeaseThatEndsDuringTheActivationServesNobody(t *testing.T) {
+	t.Parallel()
+	var g *gated
+	inBubble(t, Options{}, hosting(func(i *Instance) (http.Handler, error) { return g.construct(i) }), func(t *testing.T, h *harness) {
+		g = newGated()
+		h.start()
+		p := h.beginGet("/c/1")
+		h.pb.answer(wire.PathHeartbeat, reply{status: 503})
+		h.after(15 * time.Second)
+		close(g.gate)
+		synctest.Wait()
+		require.True(t, p.ended())
+		refused(t, p.rec, wire.RefusalExpired)
+	})
+}
+
+// The process stands still, as a suspended machine does, in every place where a
+// request can be: the monotonic clock sees nothing of it. Not one is answered.
+func TestAfterAFreezePastTheLeaseNotOneRequestIsAnswered(t *testing.T) {
+	t.Parallel()
+	var g *gated
+	var handling chan struct{}
+	hosts := map[string]Constructor{
+		"/queue": func(i *Instance) (http.Handler, error) { return g.construct(i) },
+		"/work": serving(func(_ *Instance, w http.ResponseWriter, r *http.Request) {
+			<-handling
+			switch r.URL.Path {
+			case "/body":
+				_, _ = w.Write([]byte("an answer"))
+			case "/header":
+				w.Header().Set("Content-Length", "9")
+				w.Header().Set("Set-Cookie", "done=1")
+				w.WriteHeader(http.StatusCreated)
+				_, err := w.Write([]byte("an answer"))
+				if !errors.Is(err, errLate) {
+					panic("the handler must learn of it")
+				}
+			case "/flush":
+				if err := http.NewResponseController(w).Flush(); !errors.Is(err, errLate) {
+					panic("the handler must learn of it")
+				}
+			}
+		}),
+	}
+	inBubble(t, Options{MaxConcurrentActivations: 1}, hosts, func(t *testing.T, h *harness) {
+		g, handling = newGated(), make(chan struct{})
+		h.start()
+		for _, path := range []string{"/work/1", "/work/2"} {
+			go h.get(path + "/warm") // ends with the others
+		}
+		synctest.Wait()
+		var all []*pending
+		for _, path := range []string{"/work/1/body", "/work/1/header", "/work/1/flush", "/work/2/nothing", "/queue/1", "/queue/1", "/queue/2"} {
+			all = append(all, h.beginGet(path))
+		}
+		arrives := h.request(http.MethodGet, "/work/1/body")
+		h.wallStep.Add(int64(15 * time.Second)) // nothing of this process ran meanwhile
+		all = append(all, h.begin(arrives))
+		close(handling)
+		close(g.gate)
+		h.after(time.Second)
+		for i, p := range all {
+			require.True(t, p.ended(), i)
+			require.Equal(t, http.StatusServiceUnavailable, p.rec.Code, i)
+			require.NotContains(t, p.rec.Body.String(), "an answer", i)
+			require.NotEmpty(t, detail(t, p.rec))
+			require.Empty(t, p.rec.Header().Get("Set-Cookie"))
+		}
+		for _, p := range all[:4] {
+			require.Empty(t, p.rec.Header().Get(wire.HeaderRefusal), "the instance saw it: it must not be sent again")
+			require.NotEqual(t, wire.DetailLeaseExpired, detail(t, p.rec), "pinboard may take that for never served")
+		}
+		h.after(2 * time.Second) // the next heartbeat
+		require.Equal(t, http.StatusOK, h.get("/work/1/body").Code)
+	})
+}

@@ -1,0 +1,109 @@
+package worker
+
+import (
+	"math/rand/v2"
+	"net/http"
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pinboard-go/pinboard/internal/wire"
+)
+
+func fixed(value float64) func() float64 { return func() float64 { return value } }
+
+func TestBackoffDoublesUpToItsCapAndJittersBehindIt(t *testing.T) {
+	t.Parallel()
+	longest := &backoff{interval: 3 * time.Second, jitter: fixed(1)}
+	shortest := &backoff{interval: 3 * time.Second, jitter: fixed(0)}
+	require.Equal(t, 3*time.Second, longest.delay(), "no failure, no back-off")
+	for _, want := range []float64{6, 12, 24, 30, 30, 30} {
+		longest.failed()
+		shortest.failed()
+		require.InDelta(t, want, longest.delay().Seconds(), 1e-6)
+		require.InDelta(t, want*0.3, shortest.delay().Seconds(), 1e-6)
+	}
+	for range 1000 {
+		longest.failed()
+	}
+	require.InDelta(t, 30, longest.delay().Seconds(), 1e-6)
+	longest.reset()
+	require.Equal(t, 3*time.Second, longest.delay())
+}
+
+func TestRetryAfterReplacesTheBaseAndDoubles(t *testing.T) {
+	t.Parallel()
+	for header, want := range map[string][]float64{
+		"2":                             {2, 4, 8, 16, 30, 30},
+		"0.5":                           {0.5, 1, 2},
+		"0":                             {0.05, 0.1},
+		"-3":                            {0.05, 0.1},
+		"1e300":                         {30, 30},
+		"inf":                           {30, 30},
+		"":                              {1, 2, 4},
+		"soon":                          {1, 2},
+		"nan":                           {1, 2},
+		"Fri, 31 Dec 1999 23:59:59 GMT": {1, 2},
+	} {
+		b := &backoff{interval: 3 * time.Second, jitter: fixed(1)}
+		for i, seconds := range want {
+			b.deferBy(header)
+			require.InDelta(t, seconds, b.delay().Seconds(), 1e-6, "header %q, attempt %d", header, i)
+		}
+		// Another kind of failure goes on from its own base.
+		b.failed()
+		require.InDelta(t, min(30, 3*float64(int(1)<<(len(want)+1))), b.delay().Seconds(), 1e-6, "header %q", header)
+	}
+}
+
+// A fleet that lost its pinboard for three minutes spreads out, at the cap of
+// the back-off too, and comes back spread out (fleetdm/fleet#53357,
+// gravitational/teleport#6889).
+func TestAFleetSpreadsItsRegistrations(t *testing.T) {
+	t.Parallel()
+	const clients = 200
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		const outage = 3 * time.Minute
+		fleet := make([]*harness, clients)
+		for i := range fleet {
+			h := newHarness(t, Options{}, hosting(echo))
+			h.w.reg.backoff.jitter = rand.New(rand.NewPCG(49, uint64(i))).Float64
+			h.pb.on(func(c call) (reply, bool) {
+				return reply{status: http.StatusBadGateway, body: object{"error": "no"}}, time.Since(began) < outage
+			})
+			fleet[i] = h
+			require.NoError(t, h.w.Start())
+		}
+		<-time.After(outage + 31*time.Second)
+		synctest.Wait()
+		capped, back := map[int]int{}, map[int]int{}
+		total := 0
+		for _, h := range fleet {
+			attempts := h.pb.to(wire.PathRegister)
+			for i := 1; i < len(attempts); i++ {
+				gap := attempts[i].at - attempts[i-1].at
+				require.LessOrEqual(t, gap, 30*time.Second)
+				if i >= 4 { // 3·2⁴ is past the cap
+					require.GreaterOrEqual(t, gap, 9*time.Second)
+					capped[int(gap.Seconds())]++
+					total++
+				}
+			}
+			require.True(t, h.w.Ready(), "every client is back within one longest delay")
+			back[int(attempts[len(attempts)-1].at.Seconds())]++
+			h.stop()
+		}
+		require.Greater(t, total, 5*clients)
+		for second, n := range capped {
+			require.Less(t, n, total/10, "delays of %d s at the cap", second)
+		}
+		require.GreaterOrEqual(t, len(capped), 21, "delays spread over 9 to 30 s")
+		for second, n := range back {
+			require.Less(t, n, clients/4, "registrations in second %s", strconv.Itoa(second))
+		}
+	})
+}

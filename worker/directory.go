@@ -1,0 +1,276 @@
+package worker
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+// directory holds the instances of this worker: exactly one for each id, from
+// its first request until everything of it has ended.
+type directory struct {
+	opts  *Options
+	log   *zap.Logger
+	clock clock
+	lease *lease
+	// release gives an id back to pinboard; set before the first request.
+	release func(ctx context.Context, item released)
+
+	slots   chan struct{}   // a token for each constructor that runs
+	life    context.Context // of everything here; ends with the worker
+	endLife context.CancelFunc
+	running sync.WaitGroup // activations, closings, releases, tasks
+
+	mu        sync.Mutex
+	instances map[key]*Instance
+	fences    *fences
+	timetable timetable
+	drains    [2]drain
+	drainEnd  *time.Timer // aborts everything at the drains' deadline
+	refusing  bool        // nothing is activated any more: superseded or shut down
+	changed   chan struct{}
+	counts    map[string]*NamespaceStats
+}
+
+func newDirectory(opts *Options, now clock, l *lease) *directory {
+	d := &directory{
+		opts: opts, log: opts.Logger, clock: now, lease: l,
+		slots:     make(chan struct{}, opts.MaxConcurrentActivations),
+		instances: map[key]*Instance{},
+		fences:    newFences(l.grantedTTL, now().mono),
+		changed:   make(chan struct{}),
+		counts:    map[string]*NamespaceStats{},
+	}
+	d.life, d.endLife = context.WithCancel(context.Background())
+	d.timetable.expired = d.lookAtDue
+	return d
+}
+
+// enter lets a request for an instance in, and activates the instance if need
+// be. epoch is the placement that the request was routed by, 0 if unknown. What
+// is refused was never seen by the instance.
+func (d *directory) enter(ctx context.Context, k key, epoch int64, construct Constructor) (*flight, *refusal) {
+	inst, ref := d.find(k, epoch, construct)
+	if ref == nil {
+		ref = d.await(ctx, inst)
+		var f *flight
+		if f, ref = d.board(ctx, inst, ref); ref == nil {
+			return f, nil
+		}
+	}
+	if ref == refuseClosing {
+		d.awaitRelease(ctx, inst)
+	}
+	return nil, ref
+}
+
+// find returns the instance, counted as waited for, or why not. With
+// refuseClosing it returns the instance as well.
+func (d *directory) find(k key, epoch int64, construct Constructor) (*Instance, *refusal) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.lease.state() == leaseExpired {
+		return nil, refuseExpired
+	}
+	now := d.clock().mono
+	inst := d.instances[k]
+	if inst != nil && inst.state == stateClosing && !inst.givenUp {
+		return inst, refuseClosing
+	}
+	if epoch > 0 {
+		if ref := d.fences.admit(k, epoch, now); ref != nil {
+			return nil, ref
+		}
+	}
+	if inst == nil {
+		if ref := d.mayActivate(); ref != nil {
+			// Pinboard frees the placement: fenced off, lest another of its
+			// nodes sends a request for it that would be let in later.
+			if epoch > 0 {
+				d.fences.giveUp(k, epoch, now)
+			}
+			return nil, ref
+		}
+		inst = d.add(k, construct)
+	}
+	if inst.state == stateClosing || d.pastDeadline(inst, now) {
+		return inst, refuseClosing
+	}
+	if epoch > inst.epoch.Load() {
+		inst.epoch.Store(epoch)
+	}
+	inst.waiting++
+	return inst, nil
+}
+
+// mayActivate says why a new id is refused: reasons that give it up.
+func (d *directory) mayActivate() *refusal {
+	switch {
+	case d.lease.state() != leaseHealthy:
+		return refuseUnhealthy
+	case d.refusing || d.draining():
+		return refuseDraining
+	case len(d.instances) >= d.opts.MaxInstances:
+		return refuseCapacity
+	}
+	return nil
+}
+
+func (d *directory) add(k key, construct Constructor) *Instance {
+	now := d.clock().mono
+	inst := &Instance{
+		key: k, dir: d, construct: construct,
+		ready: make(chan struct{}), closing: make(chan struct{}), released: make(chan struct{}),
+		flights: map[*flight]struct{}{}, idleSince: now, connectedAt: now, index: -1,
+	}
+	inst.ctx, inst.cancel = context.WithCancelCause(d.life)
+	d.instances[k] = inst
+	d.running.Go(func() { d.activate(inst) })
+	return inst
+}
+
+// board turns a request that has waited into one that the handler may see. It
+// decides anew: the lease may have ended, and the instance begun to close,
+// while the request waited.
+func (d *directory) board(ctx context.Context, inst *Instance, waited *refusal) (*flight, *refusal) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	inst.waiting--
+	ref := waited
+	switch {
+	case ref != nil:
+	case inst.state == stateClosing:
+		ref = inst.refusal
+	case d.pastDeadline(inst, d.clock().mono):
+		ref = refuseClosing
+	case d.lease.state() == leaseExpired:
+		ref = refuseExpired
+	}
+	if ref != nil {
+		d.settle(inst)
+		return nil, ref
+	}
+	f := &flight{inst: inst, client: ctx}
+	f.ctx, f.cancel = context.WithCancelCause(ctx)
+	inst.flights[f] = struct{}{}
+	inst.plain++
+	return f, nil
+}
+
+// settle looks at an instance after something about it changed, closes it if
+// it is time, and else notes when to look again.
+func (d *directory) settle(inst *Instance) {
+	if inst.changed != nil {
+		close(inst.changed)
+		inst.changed = nil
+	}
+	if inst.state == stateClosing {
+		return
+	}
+	now := d.clock().mono
+	due := never
+	if inst.windingDown {
+		if now >= inst.deadline {
+			d.beginClose(inst, errDeadline)
+			return
+		}
+		due = inst.deadline
+	}
+	if inst.state == stateLive {
+		at, cause := d.endOf(inst)
+		if now >= at {
+			d.beginClose(inst, cause)
+			return
+		}
+		due = min(due, at)
+	}
+	d.timetable.put(inst, due)
+}
+
+// endOf returns when a live instance ends if nothing changes, and why.
+func (d *directory) endOf(inst *Instance) (time.Duration, error) {
+	winding := d.winding(inst)
+	connected := inst.waiting + inst.plain
+	held := connected + inst.tasks
+	if !winding {
+		held += inst.streams
+	}
+	switch {
+	case held == 0 && winding:
+		return already, errWoundDown
+	case held == 0:
+		return inst.idleSince + d.opts.IdleTimeout, errIdle
+	case connected+inst.streams == 0: // only tasks hold it
+		return inst.connectedAt + d.opts.DetachedTimeout, errDetached
+	}
+	return never, nil
+}
+
+func (d *directory) lookAtDue() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	now := d.clock().mono
+	for inst := d.timetable.pop(now); inst != nil; inst = d.timetable.pop(now) {
+		d.settle(inst)
+	}
+	d.timetable.arm(now)
+}
+
+func (d *directory) taskEnded(inst *Instance) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	inst.tasks--
+	inst.idleSince = d.clock().mono
+	d.settle(inst)
+}
+
+// held returns the ids that a registration claims: all whose state may still
+// be here.
+func (d *directory) held() map[string][]string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	ids := map[string][]string{}
+	for k, inst := range d.instances {
+		if !inst.givenUp {
+			ids[k.namespace] = append(ids[k.namespace], k.id)
+		}
+	}
+	return ids
+}
+
+// broadcast wakes those who wait for the directory to change.
+func (d *directory) broadcast() {
+	close(d.changed)
+	d.changed = make(chan struct{})
+}
+
+// waitEmpty waits until there is no instance. stop, if it is not nil, is asked
+// after every change whether to give up.
+func (d *directory) waitEmpty(ctx context.Context, stop func() error) error {
+	for {
+		d.mu.Lock()
+		left, changed := len(d.instances), d.changed
+		var err error
+		if stop != nil {
+			err = stop()
+		}
+		d.mu.Unlock()
+		if left == 0 || err != nil {
+			return err
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// remaining returns the number of instances.
+func (d *directory) remaining() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.instances)
+}

@@ -1,0 +1,45 @@
+// Package worker is the client for service processes: it registers with
+// pinboard, keeps the lease alive, and serves the instances that pinboard
+// places here, one for each live id.
+//
+//	w, err := worker.New(worker.Options{})
+//	err = w.Host("/counters", newCounter)
+//	err = w.ListenAndServe(ctx, ":8000")
+//
+// # Instances
+//
+// The first request for an id runs the namespace's constructor; requests that
+// arrive meanwhile wait for it. The handler that it returns serves all requests
+// for that id. It sees the path behind /<namespace>/<id>, which is "/" when
+// there is nothing behind it, and the request without pinboard's own headers;
+// CallerFrom tells on whose behalf the request comes.
+//
+// An instance lives until nothing holds it for Options.IdleTimeout. Requests,
+// hijacked connections and Instance.Go hold it. When the worker or the instance
+// winds down (a drain, an operator's wind-down), only plain requests and
+// Instance.Go hold it, and only until the deadline; a stream does not. A
+// response is a stream once it was flushed or has the content type
+// text/event-stream; so is a hijacked connection.
+//
+// An instance closes in this order: no request is let in; Instance.Context and
+// the plain requests are cancelled, and waited for; the OnClose hooks run; the
+// id is released and pinboard has answered that, for which it has 5 s; only
+// then the streams are cancelled and end. So a client whose stream ends, and
+// who connects again, finds the next owner. What a handler writes into its
+// stream meanwhile is sent at once; what is held back is the stream's end.
+//
+// # Leases
+//
+// What is served is bound by the lease (protocol §8): it is counted from when
+// the last accepted heartbeat was sent. Shortly before its end nothing new is
+// activated; past its end no request is let in, and no response begins.
+// Instances survive it, and serve again after the next accepted heartbeat or
+// registration. Open streams are not cut here: pinboard cuts them.
+//
+// # Refusals
+//
+// A request that the instance never saw is refused with a 503, Retry-After: 1
+// and the reason in Pinned-Refusal (protocol §5). Some reasons give the id up
+// (wire.GivesUp): pinboard frees the placement, and the worker never serves
+// that placement again, also when another node of pinboard does not know yet.
+package worker

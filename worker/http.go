@@ -1,0 +1,203 @@
+package worker
+
+import (
+	"errors"
+	"maps"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/pinboard-go/pinboard/internal/attest"
+	"github.com/pinboard-go/pinboard/internal/wire"
+)
+
+// Paths for an orchestrator's probes, beside those of protocol §3. Pinboard
+// never routes a client to them.
+const (
+	pathLive  = "/_pinned/live"
+	pathReady = "/_pinned/ready"
+)
+
+// ServeHTTP serves what pinboard calls: the routes below /_pinned/, and
+// /<namespace>/<id>/… for instances.
+func (w *Worker) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
+	path := belowBase(r, w.base)
+	switch path {
+	case wire.PathChallenge:
+		w.probe(rw, r, w.serveChallenge)
+	case wire.PathStats:
+		w.probe(rw, r, w.serveStats)
+	case pathLive:
+		w.probe(rw, r, w.serveLive)
+	case pathReady:
+		w.probe(rw, r, w.serveReady)
+	default:
+		if ref := w.serveInstance(rw, r, path); ref != nil {
+			ref.write(rw)
+		}
+	}
+}
+
+// probe serves a route of the worker's own.
+func (w *Worker) probe(rw http.ResponseWriter, r *http.Request, serve func(http.ResponseWriter, *http.Request) *refusal) {
+	ref := refuseMethod
+	if r.Method == http.MethodGet || r.Method == http.MethodHead {
+		ref = serve(rw, r)
+	}
+	if ref != nil {
+		ref.write(rw)
+	}
+}
+
+func (w *Worker) serveChallenge(rw http.ResponseWriter, r *http.Request) *refusal {
+	if !w.hasSecret(r) {
+		return refuseProbe
+	}
+	value, ok := w.reg.answerChallenge(r.URL.Query().Get("challenge"))
+	if !ok {
+		return refuseChallenge
+	}
+	writeJSON(rw, http.StatusOK, wire.ChallengeAnswer{Value: value})
+	return nil
+}
+
+func (w *Worker) serveStats(rw http.ResponseWriter, r *http.Request) *refusal {
+	if !w.hasSecret(r) {
+		if _, err := w.attested(r); err != nil {
+			return refuseProbe
+		}
+	}
+	writeJSON(rw, http.StatusOK, w.Stats())
+	return nil
+}
+
+func (w *Worker) serveLive(rw http.ResponseWriter, _ *http.Request) *refusal {
+	writeJSON(rw, http.StatusOK, map[string]bool{"live": true})
+	return nil
+}
+
+func (w *Worker) serveReady(rw http.ResponseWriter, _ *http.Request) *refusal {
+	if why := w.notReady(); why != "" {
+		return &refusal{status: http.StatusServiceUnavailable, detail: why}
+	}
+	writeJSON(rw, http.StatusOK, map[string]bool{"ready": true})
+	return nil
+}
+
+func (w *Worker) hasSecret(r *http.Request) bool {
+	sent := r.Header[wire.HeaderProxySecret]
+	return len(sent) == 1 && w.reg.secret.Equal(wire.NewSecret(sent[0]))
+}
+
+var errNoAttestation = errors.New("not exactly one attestation")
+
+// attested returns what pinboard attests of the request: that it is meant for
+// this worker's current session, and who calls.
+func (w *Worker) attested(r *http.Request) (attest.Claims, error) {
+	sent := r.Header[wire.HeaderAttestation]
+	if len(sent) != 1 {
+		return attest.Claims{}, errNoAttestation
+	}
+	session := w.reg.sessionID()
+	return attest.Verify(sent[0], w.reg.secret, func(audience string) bool {
+		return session != "" && audience == session
+	}, w.clock().wall)
+}
+
+// serveInstance serves an instance's route, or returns why not. Nothing is
+// looked at before the attestation is.
+func (w *Worker) serveInstance(rw http.ResponseWriter, r *http.Request, path string) *refusal {
+	claims, err := w.attested(r)
+	if err != nil {
+		return refuseAttestation
+	}
+	namespace, id, rest, ok := splitPath(path)
+	if !ok {
+		return refusePath
+	}
+	construct := w.constructor(namespace)
+	if construct == nil {
+		return refuseNamespace
+	}
+	if err := wire.CheckID(id); err != nil {
+		return &refusal{status: http.StatusBadRequest, detail: err.Error()}
+	}
+	epoch, ok := placementEpoch(r.Header)
+	if !ok {
+		return refuseEpoch
+	}
+	inner, err := url.PathUnescape(rest)
+	if err != nil {
+		return refusePath
+	}
+	f, ref := w.dir.enter(r.Context(), key{namespace, id}, epoch, construct)
+	if ref != nil {
+		return ref
+	}
+	f.serve(rw, forInstance(r.WithContext(withCaller(f.ctx, claims)), rest, inner))
+	return nil
+}
+
+// placementEpoch reads the placement that pinboard routed the request by, 0 if
+// it names none.
+func placementEpoch(h http.Header) (epoch int64, ok bool) {
+	sent := h[wire.HeaderEpoch]
+	if len(sent) == 0 {
+		return 0, true
+	}
+	if len(sent) > 1 || sent[0] == "" || strings.Trim(sent[0], "0123456789") != "" {
+		return 0, false
+	}
+	epoch, err := strconv.ParseInt(sent[0], 10, 64)
+	return epoch, err == nil
+}
+
+// forInstance changes a request, which is a copy, to how the instance sees it:
+// with the rest of the path, and without pinboard's own headers. An attestation
+// that an application passes on would be good for others.
+func forInstance(r *http.Request, raw, path string) *http.Request {
+	u := *r.URL
+	u.Path, u.RawPath = path, ""
+	if u.EscapedPath() != raw {
+		u.RawPath = raw
+	}
+	r.URL = &u
+	r.Header = maps.Clone(r.Header)
+	maps.DeleteFunc(r.Header, func(name string, _ []string) bool { return wire.Reserved(name) })
+	return r
+}
+
+// belowBase returns the request's path, escaped, without the base path of the
+// advertise URL, unless that has been taken off already: http.StripPrefix
+// leaves it in RequestURI.
+func belowBase(r *http.Request, base string) string {
+	path := r.URL.EscapedPath()
+	if base == "" {
+		return path
+	}
+	target, _, _ := strings.Cut(r.RequestURI, "?")
+	if target == base+path {
+		return path
+	}
+	if rest, ok := strings.CutPrefix(path, base); ok && strings.HasPrefix(rest, "/") {
+		return rest
+	}
+	return path
+}
+
+// splitPath takes /<namespace>/<id>/<rest> apart. The namespace is decoded, the
+// rest is raw and starts with a slash; so is an id, which is never escaped.
+func splitPath(path string) (namespace, id, rest string, ok bool) {
+	trimmed, ok := strings.CutPrefix(path, "/")
+	if !ok {
+		return "", "", "", false
+	}
+	name, after, _ := strings.Cut(trimmed, "/")
+	name, err := url.PathUnescape(name)
+	if err != nil || name == "" {
+		return "", "", "", false
+	}
+	id, rest, _ = strings.Cut(after, "/")
+	return "/" + name, id, "/" + rest, true
+}

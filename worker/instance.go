@@ -1,0 +1,184 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+// Causes of the end of Instance.Context, for context.Cause and errors.Is.
+var (
+	// ErrEvicted: nothing held the instance. It was idle, or winding down.
+	ErrEvicted = errors.New("worker: instance evicted")
+	// ErrAborted: the instance ends with work under way. It called Abort, its
+	// time to wind down was over, another worker owns its id, or the worker
+	// shuts down.
+	ErrAborted = errors.New("worker: instance aborted")
+	// ErrActivation: the constructor failed.
+	ErrActivation = errors.New("worker: activation failed")
+)
+
+var (
+	errIdle       = fmt.Errorf("%w: idle", ErrEvicted)
+	errWoundDown  = fmt.Errorf("%w: wound down", ErrEvicted)
+	errAbandoned  = fmt.Errorf("%w: it waited too long for its activation", ErrEvicted)
+	errOwnAbort   = fmt.Errorf("%w: by itself", ErrAborted)
+	errDeadline   = fmt.Errorf("%w: its deadline has passed", ErrAborted)
+	errDetached   = fmt.Errorf("%w: no client for too long", ErrAborted)
+	errDuplicate  = fmt.Errorf("%w: another worker owns the id", ErrAborted)
+	errSuperseded = fmt.Errorf("%w: the worker was superseded", ErrAborted)
+	errShutdown   = fmt.Errorf("%w: the worker shuts down", ErrAborted)
+)
+
+// key names an instance.
+type key struct{ namespace, id string }
+
+// Constructor makes the handler of one instance. It runs once for each live id,
+// with the context inst.Context() to obey. After an error or a panic the OnClose
+// hooks run that it has set so far, the requests that waited get a 503 or a 500,
+// and nothing is left: the next request tries again.
+type Constructor func(inst *Instance) (http.Handler, error)
+
+// Instance is one live instance: a (namespace, id) that pinboard has placed on
+// this worker. Its methods are safe for concurrent use.
+type Instance struct {
+	key
+	dir       *directory
+	construct Constructor
+	ctx       context.Context
+	cancel    context.CancelCauseFunc
+	epoch     atomic.Int64 // 0: not known
+
+	ready    chan struct{} // closed when the constructor is over: handler or failure is set
+	handler  http.Handler
+	failure  *refusal
+	closing  chan struct{} // closed when the instance starts to close
+	released chan struct{} // closed when the id was given back
+
+	// Guarded by dir.mu.
+	state       instanceState
+	givenUp     bool     // released, or refused for good: not ours any more
+	refusal     *refusal // for requests, once closing
+	activatedAt time.Time
+	flights     map[*flight]struct{}
+	hooks       []func(context.Context) error
+	waiting     int // requests that wait for the constructor
+	plain       int // requests in the handler, without streams
+	streams     int
+	tasks       int
+	idleSince   time.Duration // monotonic: the last end of anything that held it
+	connectedAt time.Duration // monotonic: the last end of a request or stream
+	windingDown bool          // by an operator, itself only
+	deadline    time.Duration // monotonic, while windingDown
+	changed     chan struct{} // closed at the next change, if somebody waits
+	due         time.Duration // when the timetable looks at it
+	index       int           // in the timetable, -1 if not there
+}
+
+type instanceState int
+
+const (
+	stateQueued     instanceState = iota // waits for a slot to be constructed in
+	stateActivating                      // the constructor runs
+	stateLive
+	stateClosing
+)
+
+// Namespace returns the namespace, with its leading slash.
+func (i *Instance) Namespace() string { return i.namespace }
+
+// ID returns the id.
+func (i *Instance) ID() string { return i.id }
+
+// Epoch returns the placement epoch: a number that is higher for every later
+// placement of the id, anywhere. Write it with your data and refuse writes of a
+// lower one, and an owner that lost its lease unawares can't overwrite its
+// successor's work. It rises in place when the id is placed here anew. 0 if
+// pinboard sent none.
+func (i *Instance) Epoch() int64 { return i.epoch.Load() }
+
+// Context ends when the instance starts to close, with a cause that is
+// ErrEvicted, ErrAborted or ErrActivation. Requests have their own contexts.
+func (i *Instance) Context() context.Context { return i.ctx }
+
+// Go runs task in a goroutine that holds the instance: it is not idle, and a
+// wind-down waits until its deadline. The context is Context. Go reports false,
+// and does nothing, once the instance is closing. A panic is logged.
+//
+// The id is not released before the task has returned: one that ignores its
+// context keeps the id from being placed again.
+func (i *Instance) Go(task func(ctx context.Context)) bool {
+	d := i.dir
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if i.state == stateClosing {
+		return false
+	}
+	i.tasks++
+	d.running.Go(func() {
+		defer d.taskEnded(i)
+		defer func() {
+			if v := recover(); v != nil {
+				d.log.Error("background task panicked", i.field(), zap.Any("panic", v), zap.Stack("stack"))
+			}
+		}()
+		task(i.ctx)
+	})
+	return true
+}
+
+// Abort ends the instance, with the work it has under way. It returns at once
+// and may be called from anywhere.
+func (i *Instance) Abort() {
+	i.dir.mu.Lock()
+	defer i.dir.mu.Unlock()
+	i.dir.beginClose(i, errOwnAbort)
+}
+
+// OnClose adds a hook that runs when the instance closes, after its tasks and
+// plain requests have ended and before its id is released: the place to save
+// state. Hooks run one after the other, the last one added first, with a
+// context that Options.CloseTimeout bounds for all of them together. The id is
+// not released before they have returned. Errors and panics are logged. OnClose
+// reports false, and adds nothing, once the instance is closing.
+func (i *Instance) OnClose(hook func(ctx context.Context) error) bool {
+	i.dir.mu.Lock()
+	defer i.dir.mu.Unlock()
+	if i.state == stateClosing {
+		return false
+	}
+	i.hooks = append(i.hooks, hook)
+	return true
+}
+
+// WindingDown reports whether the instance is to end as soon as its work
+// allows: the worker drains, or an operator winds the instance down. It may
+// be taken back. Long tasks should look at it at points where they can stop.
+func (i *Instance) WindingDown() bool {
+	i.dir.mu.Lock()
+	defer i.dir.mu.Unlock()
+	return i.dir.winding(i)
+}
+
+// EvictionDeadline returns when a winding-down instance is aborted at the
+// latest, and false if it does not wind down or has no deadline.
+func (i *Instance) EvictionDeadline() (time.Time, bool) {
+	d := i.dir
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	deadline, ok := d.deadlineOf(i)
+	if !ok {
+		return time.Time{}, false
+	}
+	now := d.clock()
+	return now.wall.Add(deadline - now.mono), true
+}
+
+func (i *Instance) field() zap.Field {
+	return zap.String("instance", i.namespace+"/"+i.id)
+}

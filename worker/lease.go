@@ -1,0 +1,198 @@
+package worker
+
+import (
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+// leaseState says what a worker may do.
+type leaseState int
+
+const (
+	// leaseExpired: nothing was granted yet, or what was granted is over.
+	// Pinboard may place the ids elsewhere, so nothing is served.
+	leaseExpired leaseState = iota
+	// leaseUnhealthy: within the buffer before the end. Live instances are
+	// served, nothing is activated.
+	leaseUnhealthy
+	// leaseHealthy: heartbeats are accepted in time.
+	leaseHealthy
+)
+
+// lease is how long this worker may serve (protocol §8), as far as it knows.
+//
+// Why its view ends first: pinboard's record lives for the granted time from
+// when it was written. The worker counts the same time from before it sent the
+// request that made pinboard write it. So the worker's deadline lies before
+// pinboard's by at least the time that the request took to get there, if the
+// clocks run equally fast; see instant for clocks that do not run at all.
+//
+// A state is always computed from the clocks when it is asked for; the timer
+// only serves the callbacks.
+type lease struct {
+	clock       clock
+	buffer      time.Duration
+	onUnhealthy func()
+	onRestored  func()
+	log         *zap.Logger
+
+	callbacks sync.WaitGroup // armed and running timers
+
+	mu        sync.Mutex
+	granted   bool
+	deadline  instant
+	ttl       time.Duration
+	capped    bool
+	ceiling   time.Duration // monotonic, while capped
+	unhealthy bool          // what was announced last
+	flapCount int
+	timer     *time.Timer
+	closed    bool
+}
+
+func newLease(now clock, opts *Options) *lease {
+	return &lease{
+		clock: now, buffer: opts.LeaseBuffer, log: opts.Logger,
+		onUnhealthy: opts.OnLeaseUnhealthy, onRestored: opts.OnLeaseRestored,
+	}
+}
+
+// state returns what the worker may do now.
+func (l *lease) state() leaseState {
+	now := l.clock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.stateAt(now)
+}
+
+func (l *lease) stateAt(now instant) leaseState {
+	switch {
+	case !l.granted || now.reached(l.deadline):
+		return leaseExpired
+	case now.reached(l.deadline.add(-l.buffer)):
+		return leaseUnhealthy
+	}
+	return leaseHealthy
+}
+
+// renewed records that pinboard granted ttl in answer to a request that was
+// sent at sent.
+func (l *lease) renewed(sent instant, ttl time.Duration) {
+	now := l.clock()
+	l.mu.Lock()
+	// A suspended machine's timer has not fired: the flap is seen here.
+	missed := l.granted && !l.unhealthy && l.stateAt(now) != leaseHealthy
+	if missed {
+		l.turnUnhealthy()
+	}
+	l.granted, l.ttl = true, ttl
+	l.deadline = sent.add(ttl)
+	if l.capped {
+		l.deadline.mono = min(l.deadline.mono, l.ceiling)
+	}
+	restored := l.unhealthy && l.stateAt(now) == leaseHealthy
+	if restored {
+		l.unhealthy = false
+	}
+	l.arm(now)
+	l.mu.Unlock()
+
+	if missed {
+		l.call("OnLeaseUnhealthy", l.onUnhealthy)
+	}
+	if restored {
+		l.log.Info("lease restored")
+		l.call("OnLeaseRestored", l.onRestored)
+	}
+}
+
+// limit keeps later renewals from reaching past a moment of the monotonic
+// clock: a draining worker ends by itself at its deadline.
+func (l *lease) limit(deadline time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.capped, l.ceiling = true, deadline
+}
+
+// unlimit lifts the limit; the next renewal has its full length again.
+func (l *lease) unlimit() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.capped = false
+}
+
+// grantedTTL returns the length of the last grant, 0 before the first.
+func (l *lease) grantedTTL() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.ttl
+}
+
+// flaps returns how often the lease turned unhealthy.
+func (l *lease) flaps() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.flapCount
+}
+
+// end takes back what was granted and waits for callbacks. Nothing is served
+// and nothing is called afterwards.
+func (l *lease) end() {
+	l.mu.Lock()
+	l.granted, l.closed = false, true
+	l.disarm()
+	l.mu.Unlock()
+	l.callbacks.Wait()
+}
+
+// arm sets the timer to when the lease turns unhealthy.
+func (l *lease) arm(now instant) {
+	l.disarm()
+	if l.closed || l.unhealthy {
+		return
+	}
+	l.callbacks.Add(1)
+	l.timer = time.AfterFunc(l.deadline.mono-l.buffer-now.mono, l.watch)
+}
+
+func (l *lease) disarm() {
+	if l.timer != nil && l.timer.Stop() {
+		l.callbacks.Done()
+	}
+	l.timer = nil
+}
+
+func (l *lease) watch() {
+	defer l.callbacks.Done()
+	now := l.clock()
+	l.mu.Lock()
+	// A renewal may have come in between: then its own timer is armed.
+	lost := !l.closed && !l.unhealthy && l.stateAt(now) != leaseHealthy
+	if lost {
+		l.turnUnhealthy()
+	}
+	l.mu.Unlock()
+	if lost {
+		l.call("OnLeaseUnhealthy", l.onUnhealthy)
+	}
+}
+
+func (l *lease) turnUnhealthy() {
+	l.unhealthy = true
+	l.flapCount++
+	l.log.Warn("lease unhealthy: no heartbeat was accepted in time", zap.Int("flaps", l.flapCount))
+}
+
+func (l *lease) call(name string, callback func()) {
+	if callback == nil {
+		return
+	}
+	defer func() {
+		if v := recover(); v != nil {
+			l.log.Error("callback panicked", zap.String("callback", name), zap.Any("panic", v), zap.Stack("stack"))
+		}
+	}()
+	callback()
+}

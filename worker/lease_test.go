@@ -1,0 +1,189 @@
+package worker
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+)
+
+// handClock is moved by hand, each of its two clocks by itself.
+type handClock struct{ at instant }
+
+func (c *handClock) now() instant { return c.at }
+
+func handLease() (*lease, *handClock) {
+	c := &handClock{at: instant{mono: time.Hour, wall: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)}}
+	return newLease(c.now, &Options{LeaseBuffer: 5 * time.Second, Logger: zap.NewNop()}), c
+}
+
+func TestLeaseEndsWhenEitherClockSaysSo(t *testing.T) {
+	t.Parallel()
+	const s = time.Second
+	for name, tc := range map[string]struct {
+		mono, wall time.Duration // moved since the lease of 15 s was granted
+		want       leaseState
+	}{
+		"both clocks just started":                  {0, 0, leaseHealthy},
+		"just before the buffer":                    {10*s - 1, 10*s - 1, leaseHealthy},
+		"in the buffer":                             {10 * s, 10 * s, leaseUnhealthy},
+		"just before the end":                       {15*s - 1, 15*s - 1, leaseUnhealthy},
+		"at the end":                                {15 * s, 15 * s, leaseExpired},
+		"suspended: only the wall clock moved":      {s, 3600 * s, leaseExpired},
+		"suspended into the buffer":                 {s, 11 * s, leaseUnhealthy},
+		"wall clock stepped back: monotonic counts": {15 * s, -3600 * s, leaseExpired},
+		"wall clock stepped back, lease runs":       {5 * s, -3600 * s, leaseHealthy},
+		"wall clock stepped forward: ends early":    {s, 20 * s, leaseExpired},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l, c := handLease()
+			defer l.end()
+			l.renewed(c.at, 15*s)
+			c.at.mono += tc.mono
+			c.at.wall = c.at.wall.Add(tc.wall)
+			require.Equal(t, tc.want, l.state())
+		})
+	}
+}
+
+func TestLeaseIsNothingBeforeTheFirstGrant(t *testing.T) {
+	t.Parallel()
+	l, _ := handLease()
+	require.Equal(t, leaseExpired, l.state())
+}
+
+func TestLeaseCountsFromWhenTheHeartbeatWasSent(t *testing.T) {
+	t.Parallel()
+	l, c := handLease()
+	defer l.end()
+	sent := c.at
+	c.at = c.at.add(4 * time.Second) // the answer took 4 s
+	l.renewed(sent, 15*time.Second)
+	c.at = c.at.add(11*time.Second - 1)
+	require.Equal(t, leaseUnhealthy, l.state())
+	c.at = c.at.add(1)
+	require.Equal(t, leaseExpired, l.state())
+}
+
+func TestLeaseLimitBindsLaterRenewalsOnly(t *testing.T) {
+	t.Parallel()
+	l, c := handLease()
+	defer l.end()
+	const s = time.Second
+	l.renewed(c.at, 15*s)
+	l.limit(c.at.mono + 8*s)
+	c.at = c.at.add(9 * s)
+	require.Equal(t, leaseHealthy, l.state(), "what was granted stays granted")
+	l.renewed(c.at, 15*s)
+	require.Equal(t, leaseExpired, l.state())
+	l.unlimit()
+	require.Equal(t, leaseExpired, l.state())
+	l.renewed(c.at, 15*s)
+	require.Equal(t, leaseHealthy, l.state())
+}
+
+func TestAForwardStepEndsACappedLeaseOnlyUntilTheNextRenewal(t *testing.T) {
+	t.Parallel()
+	l, c := handLease()
+	defer l.end()
+	l.limit(c.at.mono + time.Minute)
+	l.renewed(c.at, 15*time.Second)
+	c.at.wall = c.at.wall.Add(time.Hour)
+	require.Equal(t, leaseExpired, l.state())
+	l.renewed(c.at, 15*time.Second)
+	require.Equal(t, leaseHealthy, l.state())
+}
+
+func TestLeaseCallbacks(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var events []string
+		began := time.Now()
+		note := func(what string) func() {
+			return func() { events = append(events, time.Since(began).String()+" "+what) }
+		}
+		l := newLease(systemClock, &Options{
+			LeaseBuffer: 5 * time.Second, Logger: zap.NewNop(),
+			OnLeaseUnhealthy: note("unhealthy"), OnLeaseRestored: note("restored"),
+		})
+		defer l.end()
+		sleep := func(d time.Duration) { <-time.After(d); synctest.Wait() }
+		l.renewed(systemClock(), 15*time.Second)
+		sleep(9 * time.Second)
+		l.renewed(systemClock(), 15*time.Second) // in time: says nothing
+		sleep(30 * time.Second)
+		l.renewed(systemClock(), 15*time.Second)
+		sleep(time.Second)
+		require.Equal(t, []string{"19s unhealthy", "39s restored"}, events)
+		require.Equal(t, 1, l.flaps())
+
+		// A grant that has no healthy time left restores nothing.
+		sleep(20 * time.Second)
+		l.renewed(systemClock(), 3*time.Second)
+		sleep(time.Second)
+		require.Equal(t, []string{"49s unhealthy"}, events[2:])
+		require.Equal(t, 2, l.flaps())
+	})
+}
+
+func TestAFlapDuringASuspendIsCountedAtTheNextRenewal(t *testing.T) {
+	t.Parallel()
+	c := &handClock{at: instant{mono: time.Hour, wall: time.Unix(1e9, 0)}}
+	var lost, restored int
+	l := newLease(c.now, &Options{
+		LeaseBuffer: 5 * time.Second, Logger: zap.NewNop(),
+		OnLeaseUnhealthy: func() { lost++ }, OnLeaseRestored: func() { restored++ },
+	})
+	defer l.end()
+	l.renewed(c.at, 15*time.Second)
+	c.at.wall = c.at.wall.Add(time.Hour) // the timer's clock stood still
+	l.renewed(c.at, 15*time.Second)
+	require.Equal(t, []int{1, 1, 1}, []int{lost, restored, l.flaps()})
+}
+
+func TestAPanickingLeaseCallbackIsContained(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := newLease(systemClock, &Options{
+			LeaseBuffer: 5 * time.Second, Logger: zap.NewNop(),
+			OnLeaseUnhealthy: func() { panic("mine") }, OnLeaseRestored: func() { panic("mine") },
+		})
+		defer l.end()
+		l.renewed(systemClock(), 6*time.Second)
+		<-time.After(2 * time.Second)
+		synctest.Wait()
+		require.Equal(t, leaseUnhealthy, l.state())
+		l.renewed(systemClock(), 15*time.Second)
+		require.Equal(t, leaseHealthy, l.state())
+	})
+}
+
+func TestAnEndedLeaseServesAndCallsNothing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := newLease(systemClock, &Options{
+			LeaseBuffer: time.Second, Logger: zap.NewNop(),
+			OnLeaseUnhealthy: func() { t.Error("called after the end") },
+		})
+		l.renewed(systemClock(), 15*time.Second)
+		l.end()
+		require.Equal(t, leaseExpired, l.state())
+		<-time.After(time.Minute)
+		l.end() // twice is fine
+	})
+}
+
+func TestSystemClockReadsBothClocksAtOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		before := systemClock()
+		<-time.After(42 * time.Second)
+		after := systemClock()
+		require.Equal(t, 42*time.Second, after.mono-before.mono)
+		require.Equal(t, 42*time.Second, after.wall.Sub(before.wall))
+		require.NotContains(t, after.wall.String(), "m=", "the wall clock has no monotonic reading")
+	})
+}

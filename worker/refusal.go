@@ -1,0 +1,78 @@
+package worker
+
+import (
+	"encoding/json"
+	"net/http"
+	"strconv"
+
+	"github.com/pinboard-go/pinboard/internal/wire"
+)
+
+// refusal is an answer of the worker's own that is not a success.
+type refusal struct {
+	status int
+	detail string
+	// reason is the marker in Pinned-Refusal: the instance never saw the
+	// request, so that pinboard may send it again (protocol §5). "" for none.
+	reason string
+}
+
+// refuse is a 503 for a request that the instance never saw.
+func refuse(reason, detail string) *refusal {
+	return &refusal{status: http.StatusServiceUnavailable, detail: detail, reason: reason}
+}
+
+var (
+	refuseAttestation = &refusal{status: http.StatusForbidden, detail: wire.DetailInvalidAttestation}
+	refuseProbe       = &refusal{status: http.StatusForbidden, detail: "invalid proxy secret"}
+	refuseChallenge   = &refusal{status: http.StatusNotFound, detail: "unknown challenge"}
+	refusePath        = &refusal{status: http.StatusNotFound, detail: "not found"}
+	refuseNamespace   = &refusal{status: http.StatusNotFound, detail: "unknown namespace"}
+	refuseMethod      = &refusal{status: http.StatusMethodNotAllowed, detail: "method not allowed"}
+	refuseEpoch       = &refusal{status: http.StatusBadRequest, detail: "malformed placement epoch"}
+
+	refuseExpired   = refuse(wire.RefusalExpired, wire.DetailLeaseExpired)
+	refuseUnhealthy = refuse(wire.RefusalLeaseUnhealthy, "lease unhealthy; refusing new activations")
+	refuseDraining  = refuse(wire.RefusalDraining, wire.DetailHostDraining)
+	refuseCapacity  = refuse(wire.RefusalCapacity, "instance capacity reached; retry")
+	refuseQueue     = refuse(wire.RefusalActivationQueue, "activation queue full; retry")
+	refuseClosing   = refuse(wire.RefusalClosing, "instance closing; retry")
+
+	// The instance saw the request of these: only its sender knows whether it
+	// may be sent again.
+	refuseAborted = &refusal{status: http.StatusServiceUnavailable, detail: "instance aborted"}
+	// Not wire.DetailLeaseExpired, which pinboard may take for a request that
+	// was never served.
+	refuseLate = &refusal{status: http.StatusServiceUnavailable, detail: "the lease expired while the request was served"}
+
+	// The constructor failed, or panicked. The next request tries again.
+	refuseFailed   = &refusal{status: http.StatusServiceUnavailable, detail: "activation failed; retry"}
+	refusePanicked = &refusal{status: http.StatusInternalServerError, detail: "activation failed"}
+	// Nobody is left to read it.
+	refuseGone = &refusal{status: http.StatusServiceUnavailable, detail: "the client went away"}
+)
+
+// write answers with the refusal.
+func (ref *refusal) write(w http.ResponseWriter) {
+	h := w.Header()
+	if ref.status == http.StatusServiceUnavailable {
+		h.Set("Retry-After", "1")
+	}
+	if ref.reason != "" {
+		h.Set(wire.HeaderRefusal, ref.reason)
+	}
+	writeJSON(w, ref.status, wire.Detail{Detail: ref.detail})
+}
+
+func writeJSON(w http.ResponseWriter, status int, body any) {
+	text, err := json.Marshal(body)
+	if err != nil { // every body is ours
+		panic(err)
+	}
+	h := w.Header()
+	h.Set("Content-Type", "application/json")
+	h.Set("Cache-Control", "no-store")
+	h.Set("Content-Length", strconv.Itoa(len(text)))
+	w.WriteHeader(status)
+	_, _ = w.Write(text) // a client that has left needs no answer
+}

@@ -1,0 +1,310 @@
+package worker
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"math"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/pinboard-go/pinboard/internal/wire"
+)
+
+// registration keeps this process registered with pinboard (protocol §2): one
+// loop, in which each attempt ends before the next begins.
+type registration struct {
+	opts       *Options
+	log        *zap.Logger
+	clock      clock
+	client     *client
+	lease      *lease
+	dir        *directory
+	namespaces func() []string
+
+	// Minted once for each process: a restarted one can't claim what its
+	// predecessor held.
+	clientID string
+	secret   wire.Secret
+
+	echo     drainEcho
+	backoff  backoff
+	headroom float64             // the last good answer of Options.Headroom
+	acks     map[string]struct{} // applied, and not yet confirmed by a 200
+
+	wake    chan struct{} // a next attempt is due now
+	cancel  context.CancelFunc
+	running sync.WaitGroup // the loop, and what it started
+
+	releases *releaseQueue
+
+	superseded      atomic.Bool
+	draining        atomic.Bool // this worker's own drain
+	reregistrations atomic.Int64
+
+	mu              sync.Mutex
+	changed         chan struct{} // closed when pinboard has said something new
+	session         string        // "" without one
+	prevSession     string
+	registered      bool
+	challenge       wire.Secret // the current pair, empty before the first attempt
+	challengeAnswer wire.Secret
+}
+
+func newRegistration(opts *Options, now clock, jitter func() float64, l *lease, dir *directory) *registration {
+	return &registration{
+		opts: opts, log: opts.Logger, clock: now, client: newClient(opts), lease: l, dir: dir,
+		clientID: randomHex(16), secret: wire.NewSecret(randomHex(32)),
+		backoff: backoff{interval: opts.HeartbeatInterval, jitter: jitter},
+		acks:    map[string]struct{}{},
+		wake:    make(chan struct{}, 1), changed: make(chan struct{}), releases: newReleaseQueue(),
+	}
+}
+
+// start runs the loop until stop.
+func (r *registration) start() {
+	ctx, cancel := context.WithCancel(context.Background())
+	r.cancel = cancel
+	r.running.Go(func() { r.run(ctx) })
+}
+
+// stop ends the loop and waits for it.
+func (r *registration) stop() {
+	if r.cancel != nil {
+		r.cancel()
+	}
+	r.running.Wait()
+}
+
+func (r *registration) run(ctx context.Context) {
+	for {
+		// Emptied before the attempt reads anything: what changes while the
+		// attempt runs leads to another one at once.
+		select {
+		case <-r.wake:
+		default:
+		}
+		// The rate is fixed from when an attempt starts: a slow answer does
+		// not stretch it.
+		started := r.clock().mono
+		if r.sessionID() == "" {
+			r.register(ctx)
+		} else {
+			r.heartbeat(ctx)
+		}
+		if ctx.Err() != nil || r.superseded.Load() {
+			return
+		}
+		timer := time.NewTimer(r.interval() - (r.clock().mono - started))
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-r.wake:
+			timer.Stop()
+		case <-timer.C:
+		}
+	}
+}
+
+func (r *registration) interval() time.Duration {
+	if r.sessionID() != "" {
+		return r.opts.HeartbeatInterval
+	}
+	return r.backoff.delay()
+}
+
+// setDraining tells pinboard with an attempt of its own, not at the next tick.
+func (r *registration) setDraining(draining bool) {
+	if r.draining.Swap(draining) == draining {
+		return
+	}
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (r *registration) register(ctx context.Context) {
+	sent := r.clock()
+	body := r.registerBody()
+	a, err := r.client.post(ctx, wire.PathRegister, body)
+	switch {
+	case ctx.Err() != nil:
+		return
+	case err != nil:
+		r.backoff.failed()
+		r.log.Warn("registration failed", zap.Error(err))
+	case a.status == http.StatusUnauthorized:
+		r.backoff.failed()
+		r.log.Error("registration rejected with 401: check the deployment token")
+	case a.status == http.StatusServiceUnavailable:
+		// Not yet: pinboard, or this worker's own advertise URL, is not ready.
+		r.backoff.deferBy(a.retryAfter)
+		level := zap.InfoLevel
+		if r.backoff.failures >= 3 {
+			level = zap.WarnLevel
+		}
+		r.log.Log(level, "registration deferred", zap.Int("attempt", r.backoff.failures), zap.String("error", a.why()))
+	case a.status != http.StatusOK:
+		r.backoff.failed()
+		r.log.Warn("registration rejected", zap.Int("status", a.status), zap.String("error", a.why()))
+	default:
+		r.accept(ctx, sent, a)
+	}
+}
+
+func (r *registration) registerBody() *wire.Register {
+	body := &wire.Register{
+		ClientID: r.clientID, Secret: r.secret, Namespaces: r.namespaces(), AdvertiseURL: r.opts.AdvertiseURL,
+		Headroom: r.readHeadroom(), Draining: r.draining.Load(), Instances: r.dir.held(),
+	}
+	// The new pair is answerable from here on, before the call is made.
+	body.Challenge, body.ChallengeValue = r.newChallenge()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	body.PrevSessionID = r.prevSession
+	return body
+}
+
+func (r *registration) accept(ctx context.Context, sent instant, a *answer) {
+	session, okSession := get[string](a, "sessionId")
+	ttl, okTTL := a.expiresIn()
+	if !okSession || session == "" || !okTTL {
+		r.backoff.failed()
+		r.log.Error("registration answered without a session or a lease time")
+		return
+	}
+	r.backoff.reset()
+	clear(r.acks)
+	// Duplicates quit before the lease is renewed: no request gets to an
+	// instance that another session owns.
+	for _, ref := range duplicates(a, r.log) {
+		r.log.Warn("placed elsewhere meanwhile: quitting the instance",
+			zap.String("namespace", ref.Namespace), zap.String("id", ref.ID))
+		r.dir.abort(key{ref.Namespace, ref.ID}, errDuplicate)
+	}
+	r.lease.renewed(sent, ttl)
+	r.applyDrain(a)
+
+	r.mu.Lock()
+	r.session, r.prevSession, r.registered = session, "", true
+	r.mu.Unlock()
+	r.broadcast()
+	r.log.Info("registered with pinboard", zap.Duration("lease", ttl), zap.Strings("namespaces", r.namespaces()))
+	if ttl <= r.opts.LeaseBuffer+r.opts.HeartbeatInterval {
+		r.log.Warn("the lease is not longer than LeaseBuffer and HeartbeatInterval together: activations will be refused",
+			zap.Duration("lease", ttl))
+	}
+	r.flushLater(ctx)
+}
+
+// duplicates reads the ids that other sessions own; entries that are not
+// understood are passed over.
+func duplicates(a *answer, log *zap.Logger) []wire.Ref {
+	if raw, ok := a.fields["duplicates"]; !ok || string(raw) == "null" {
+		return nil
+	}
+	list, ok := get[[]json.RawMessage](a, "duplicates")
+	if !ok {
+		log.Error("registration answered with malformed duplicates")
+		return nil
+	}
+	var refs []wire.Ref
+	for _, raw := range list {
+		var entry map[string]any
+		_ = json.Unmarshal(raw, &entry) // what is not an object has no names
+		namespace, okNamespace := entry["ns"].(string)
+		id, okID := entry["id"].(string)
+		if !okNamespace || !okID {
+			log.Error("registration answered with a malformed duplicate")
+			continue
+		}
+		refs = append(refs, wire.Ref{Namespace: namespace, ID: id})
+	}
+	return refs
+}
+
+// lost notes that pinboard no longer knows the session.
+func (r *registration) lost() {
+	r.mu.Lock()
+	r.prevSession, r.session, r.registered = r.session, "", false
+	r.mu.Unlock()
+	r.reregistrations.Add(1)
+	r.log.Warn("pinboard does not know the session: registering again, instances are kept")
+}
+
+// broadcast wakes those who wait for the registration or the lease to change.
+func (r *registration) broadcast() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	close(r.changed)
+	r.changed = make(chan struct{})
+}
+
+func (r *registration) changes() <-chan struct{} {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.changed
+}
+
+// sessionID returns the current session, "" if there is none.
+func (r *registration) sessionID() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.session
+}
+
+func (r *registration) isRegistered() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.registered
+}
+
+// newChallenge mints the pair that the next attempt carries and that the
+// challenge route answers from now on.
+func (r *registration) newChallenge() (challenge, value string) {
+	challenge, value = randomHex(16), randomHex(16)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.challenge, r.challengeAnswer = wire.NewSecret(challenge), wire.NewSecret(value)
+	return challenge, value
+}
+
+// answerChallenge returns the value of the current challenge, and false for any
+// other challenge and before the first attempt.
+func (r *registration) answerChallenge(challenge string) (value string, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.challenge.Empty() || !r.challenge.Equal(wire.NewSecret(challenge)) {
+		return "", false
+	}
+	return r.challengeAnswer.Reveal(), true
+}
+
+// readHeadroom asks the application, and falls back to its last good answer.
+func (r *registration) readHeadroom() (headroom float64) {
+	defer func() {
+		if v := recover(); v != nil {
+			headroom = r.headroom
+			r.log.Error("callback panicked", zap.String("callback", "Headroom"), zap.Any("panic", v), zap.Stack("stack"))
+		}
+	}()
+	if h := r.opts.Headroom(); h >= 0 && !math.IsInf(h, 0) { // false for NaN
+		r.headroom = h
+	} else {
+		r.log.Error("Headroom returned no finite number of at least 0", zap.Float64("headroom", h))
+	}
+	return r.headroom
+}
+
+func randomHex(bytes int) string {
+	raw := make([]byte, bytes)
+	_, _ = rand.Read(raw) // never fails (crypto/rand)
+	return hex.EncodeToString(raw)
+}

@@ -1,0 +1,163 @@
+package worker
+
+import (
+	"context"
+	"net/http"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/pinboard-go/pinboard/internal/wire"
+)
+
+const (
+	releaseAttempts = 3
+	attemptPause    = 200 * time.Millisecond // times the number of the attempt
+	releaseBatch    = 1000                   // rows in one call
+)
+
+// released is one placement that this worker gave back.
+type released struct {
+	key
+	epoch int64 // 0: not known, any epoch
+}
+
+// releaseQueue holds what is to be released. Closers that come while a call is
+// under way share the next one.
+type releaseQueue struct {
+	sending chan struct{} // holds a token during calls: one flush at a time
+
+	mu      sync.Mutex
+	pending []released
+}
+
+func newReleaseQueue() *releaseQueue { return &releaseQueue{sending: make(chan struct{}, 1)} }
+
+func (q *releaseQueue) add(items ...released) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.pending = append(q.pending, items...)
+}
+
+func (q *releaseQueue) take() []released {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	items := q.pending
+	q.pending = nil
+	return items
+}
+
+func (q *releaseQueue) empty() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.pending) == 0
+}
+
+// release frees the placement at pinboard. It returns when pinboard has
+// answered, or when there is no session to release from or no success after
+// some attempts; then the release is kept for the next session or heartbeat.
+func (r *registration) release(ctx context.Context, item released) {
+	r.releases.add(item)
+	r.flush(ctx)
+}
+
+// flushLater sends what is pending without keeping the caller: the loop must
+// not miss its next heartbeat over it.
+func (r *registration) flushLater(ctx context.Context) {
+	if !r.releases.empty() {
+		r.running.Go(func() { r.flush(ctx) })
+	}
+}
+
+func (r *registration) flush(ctx context.Context) {
+	select {
+	case r.releases.sending <- struct{}{}:
+		defer func() { <-r.releases.sending }()
+	case <-ctx.Done():
+		return
+	}
+	session := r.sessionID()
+	if session == "" {
+		return
+	}
+	for items := r.releases.take(); len(items) > 0; {
+		batch := items[:min(len(items), releaseBatch)]
+		items = items[len(batch):]
+		if !r.postRelease(ctx, session, batch) {
+			r.keep(batch, items)
+			return
+		}
+	}
+}
+
+func (r *registration) postRelease(ctx context.Context, session string, batch []released) bool {
+	body := make([]wire.Release, len(batch))
+	for i, item := range batch {
+		body[i] = wire.Release{SessionID: session, Namespace: item.namespace, ID: item.id, Epoch: item.epoch}
+	}
+	return r.postPersistently(ctx, wire.PathRelease, body)
+}
+
+// keep puts back what could not be sent. Without an epoch a late release might
+// free a newer placement of the id, so such ones are left to the lease's end.
+func (r *registration) keep(lists ...[]released) {
+	for _, list := range lists {
+		for _, item := range list {
+			if item.epoch != 0 {
+				r.releases.add(item)
+			}
+		}
+	}
+}
+
+// deregister ends the session at pinboard. Only to be called without live
+// instances: their ids are placed elsewhere at once. The session is still known
+// here, so that requests that are on their way are refused and not unknown.
+func (r *registration) deregister(ctx context.Context) {
+	session := r.sessionID()
+	if session == "" {
+		return
+	}
+	if r.postPersistently(ctx, wire.PathDeregister, wire.Deregister{SessionID: session}) {
+		r.log.Info("deregistered from pinboard")
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.registered = false
+}
+
+// postPersistently reports whether pinboard answered 200 to one of a few
+// attempts.
+func (r *registration) postPersistently(ctx context.Context, path string, body any) bool {
+	var status int
+	var failure error
+	for attempt := 1; ; attempt++ {
+		a, err := r.client.post(ctx, path, body)
+		if err == nil && a.status == http.StatusOK {
+			return true
+		}
+		status, failure = 0, err
+		if err == nil {
+			status = a.status
+		}
+		if attempt == releaseAttempts || !pause(ctx, time.Duration(attempt)*attemptPause) {
+			break
+		}
+	}
+	r.log.Warn("call failed after some attempts; pinboard frees the placements when the lease lapses",
+		zap.String("path", path), zap.Int("status", status), zap.Error(failure))
+	return false
+}
+
+// pause waits, and reports false if ctx ended first.
+func pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

@@ -1,0 +1,152 @@
+package worker
+
+import (
+	"bufio"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+)
+
+// errLate is what a handler's writes return when the lease ended before its
+// response began.
+var errLate = errors.New("worker: the lease expired before the response began")
+
+// responder is the ResponseWriter of a handler. It lets no response begin past
+// the lease, and finds out whether the response is a stream.
+type responder struct {
+	http.ResponseWriter
+	flight *flight
+	begun  bool
+	stream bool
+	late   bool        // what the handler writes is dropped
+	unused http.Header // the handler's header when it is late
+}
+
+// Unwrap lets http.ResponseController reach what is not overridden here.
+func (r *responder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
+
+// Header returns the response's header.
+func (r *responder) Header() http.Header {
+	if r.late {
+		return r.unused
+	}
+	return r.ResponseWriter.Header()
+}
+
+// begin decides, just before the response's header is sent, whether it may be.
+func (r *responder) begin() {
+	if r.begun {
+		return
+	}
+	r.begun = true
+	if r.flight.inst.dir.lease.state() != leaseExpired {
+		return
+	}
+	// The process was frozen, or cut off, while the handler ran. Another owner
+	// may have answered already: this answer must not count.
+	r.late, r.unused = true, http.Header{}
+	clear(r.ResponseWriter.Header())
+	refuseLate.write(r.ResponseWriter)
+}
+
+// WriteHeader sends the response's header.
+func (r *responder) WriteHeader(status int) {
+	if status >= 100 && status < 200 && status != http.StatusSwitchingProtocols {
+		if !r.late {
+			r.ResponseWriter.WriteHeader(status)
+		}
+		return
+	}
+	first := !r.begun
+	r.begin()
+	if r.late {
+		return
+	}
+	r.ResponseWriter.WriteHeader(status)
+	if first && isEventStream(r.Header().Get("Content-Type")) {
+		r.becomeStream()
+	}
+}
+
+// Write writes to the response's body.
+func (r *responder) Write(p []byte) (int, error) {
+	if !r.begun {
+		r.WriteHeader(http.StatusOK)
+	}
+	if r.late {
+		return 0, errLate
+	}
+	return r.ResponseWriter.Write(p)
+}
+
+// ReadFrom lets the server use sendfile.
+func (r *responder) ReadFrom(src io.Reader) (int64, error) {
+	if !r.begun {
+		r.WriteHeader(http.StatusOK)
+	}
+	if r.late {
+		return 0, errLate
+	}
+	return io.Copy(r.ResponseWriter, src)
+}
+
+// FlushError sends what was written; the response is a stream from now on.
+func (r *responder) FlushError() error {
+	if !r.begun {
+		r.WriteHeader(http.StatusOK)
+	}
+	if r.late {
+		return errLate
+	}
+	if err := http.NewResponseController(r.ResponseWriter).Flush(); err != nil {
+		return err //nolint:wrapcheck // net/http's own, which callers know
+	}
+	r.becomeStream()
+	return nil
+}
+
+// Flush is FlushError for http.Flusher.
+func (r *responder) Flush() { _ = r.FlushError() }
+
+// Hijack hands the connection to the handler. It holds the instance until it is
+// closed; when the instance ends, the request's context ends first, and the
+// connection is closed a second later.
+func (r *responder) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	r.begin()
+	if r.late {
+		return nil, nil, errLate
+	}
+	raw, buffered, err := http.NewResponseController(r.ResponseWriter).Hijack()
+	if err != nil {
+		return nil, nil, err //nolint:wrapcheck // net/http's own, which callers know
+	}
+	return r.flight.tookOver(raw), buffered, nil
+}
+
+// finish writes what is left to write when the handler has returned.
+func (r *responder) finish() {
+	if r.begun {
+		return
+	}
+	if f := r.flight; f.ctx.Err() != nil && f.client.Err() == nil {
+		r.begun = true
+		clear(r.ResponseWriter.Header())
+		refuseAborted.write(r.ResponseWriter)
+		return
+	}
+	r.begin() // the server's implicit 200 must not be late either
+}
+
+func (r *responder) becomeStream() {
+	if !r.stream {
+		r.stream = true
+		r.flight.becomeStream()
+	}
+}
+
+func isEventStream(contentType string) bool {
+	kind, _, _ := strings.Cut(contentType, ";")
+	return strings.EqualFold(strings.TrimSpace(kind), "text/event-stream")
+}

@@ -1,0 +1,107 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+const (
+	// readHeaderTimeout bounds how long a connection may take over a
+	// request's header.
+	readHeaderTimeout = 10 * time.Second
+	// keepAlive is longer than pinboard keeps idle connections to workers, so
+	// that none is closed under a request.
+	keepAlive = 2 * time.Minute
+	// connectionsTimeout is how long the server waits for connections that no
+	// instance holds.
+	connectionsTimeout = 5 * time.Second
+	// linger is how long requests that were on their way when the worker
+	// deregistered still get an answer: a refusal, on which pinboard looks the
+	// id up again. A closed connection would be a 502 to a client.
+	linger = time.Second
+	// shutdownTimeout is what is left for the shutdown after the drain.
+	shutdownTimeout = 10 * time.Second
+)
+
+// ListenAndServe serves on a TCP address, such as ":8000", until ctx ends or
+// the process gets a SIGTERM; a second SIGTERM ends the process at once. See
+// Serve for the rest.
+func (w *Worker) ListenAndServe(ctx context.Context, address string) error {
+	var config net.ListenConfig
+	listener, err := config.Listen(ctx, "tcp", address)
+	if err != nil {
+		return fmt.Errorf("worker: listen: %w", err)
+	}
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop)
+	return w.Serve(ctx, listener)
+}
+
+// Serve serves on a listener until ctx ends, registers as soon as it accepts
+// connections, and closes it. When ctx ends, the worker drains for at most
+// Options.DrainDeadline while it goes on to serve live instances, shuts down,
+// and only then closes the server. Serve returns nil if all that went well. Give
+// the process DrainDeadline + CloseTimeout + 25 s to end before it is killed.
+//
+// The error is the listener's if that failed, which ends everything without a
+// drain, or Shutdown's.
+func (w *Worker) Serve(ctx context.Context, listener net.Listener) error {
+	server := &http.Server{
+		Handler: w, ReadHeaderTimeout: readHeaderTimeout, IdleTimeout: keepAlive,
+		ErrorLog: zap.NewStdLog(w.opts.Logger),
+	}
+	broken := make(chan error, 1)
+	go func() { broken <- server.Serve(listener) }()
+	if err := w.Start(); err != nil {
+		_ = server.Close()
+		<-broken
+		return err
+	}
+	var failure error
+	select {
+	case failure = <-broken:
+		failure = fmt.Errorf("worker: serve: %w", failure)
+		broken <- nil
+	case <-ctx.Done():
+	}
+	ending := context.WithoutCancel(ctx)
+	if failure == nil {
+		w.drainFor(ending)
+	}
+	ending, cancel := context.WithTimeout(ending, shutdownTimeout)
+	defer cancel()
+	err := w.Shutdown(ending)
+	if failure == nil {
+		pause(ending, linger)
+	}
+	closeServer(server)
+	<-broken
+	return errors.Join(failure, err)
+}
+
+func (w *Worker) drainFor(ctx context.Context) {
+	// What is aborted at the deadline still has its hooks and its release.
+	ctx, cancel := context.WithTimeout(ctx, w.opts.DrainDeadline+w.opts.CloseTimeout+releaseWait)
+	defer cancel()
+	if err := w.Drain(ctx, w.opts.DrainDeadline); err != nil {
+		w.opts.Logger.Warn("drain incomplete", zap.Error(err))
+	}
+}
+
+// closeServer lets answers under way be written out, but not for long.
+func closeServer(server *http.Server) {
+	ctx, cancel := context.WithTimeout(context.Background(), connectionsTimeout)
+	defer cancel()
+	if server.Shutdown(ctx) != nil {
+		_ = server.Close()
+	}
+}

@@ -1,0 +1,171 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// ErrDrainRevoked is returned by Worker.Drain when Worker.Undrain ended it.
+var ErrDrainRevoked = errors.New("worker: the drain was revoked")
+
+// Who drains the worker. Both may at once; then the earlier deadline counts.
+const (
+	ownDrain = iota
+	operatorsDrain
+)
+
+// drain is one order to end all instances.
+type drain struct {
+	on          bool
+	hasDeadline bool
+	deadline    time.Duration // monotonic
+}
+
+// startDrain refuses new ids from now on, closes what nothing holds, and
+// aborts the rest at the deadline (monotonic; nil: never). Called again, it
+// moves the deadline.
+func (d *directory) startDrain(who int, deadline *time.Duration) {
+	next := drain{on: true}
+	if deadline != nil {
+		next.hasDeadline, next.deadline = true, *deadline
+	}
+	d.setDrain(who, next)
+}
+
+func (d *directory) endDrain(who int) { d.setDrain(who, drain{}) }
+
+func (d *directory) setDrain(who int, next drain) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.drains[who] = next
+	if d.drainEnd != nil {
+		d.drainEnd.Stop()
+		d.drainEnd = nil
+	}
+	if deadline, ok := d.drainDeadline(); ok {
+		// The lease ends with the drain: a worker that hangs in its last
+		// moments serves nobody past the deadline.
+		d.lease.limit(deadline)
+		d.drainEnd = time.AfterFunc(deadline-d.clock().mono, d.drainOver)
+	} else {
+		d.lease.unlimit()
+	}
+	for _, inst := range d.instances {
+		d.settle(inst)
+	}
+	d.broadcast()
+}
+
+func (d *directory) drainOver() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	// The drain may have been moved or revoked while the timer fired.
+	if deadline, ok := d.drainDeadline(); ok && d.clock().mono >= deadline {
+		d.closeAll(errDeadline)
+	}
+}
+
+func (d *directory) draining() bool {
+	return d.drains[ownDrain].on || d.drains[operatorsDrain].on
+}
+
+// isDraining is draining for callers without the lock.
+func (d *directory) isDraining() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.draining()
+}
+
+func (d *directory) drainDeadline() (earliest time.Duration, ok bool) {
+	earliest = never
+	for _, one := range d.drains {
+		if one.hasDeadline {
+			earliest, ok = min(earliest, one.deadline), true
+		}
+	}
+	return earliest, ok
+}
+
+// waitDrained waits until a drain of this worker's own has ended everything.
+func (d *directory) waitDrained(ctx context.Context) error {
+	return d.waitEmpty(ctx, func() error {
+		if !d.drains[ownDrain].on {
+			return ErrDrainRevoked
+		}
+		return nil
+	})
+}
+
+// windDown gives one instance a deadline. An id without one is fine: there is
+// nothing to do (protocol §4).
+func (d *directory) windDown(k key, left time.Duration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	inst := d.instances[k]
+	if inst == nil || inst.state == stateClosing {
+		return
+	}
+	inst.windingDown, inst.deadline = true, d.clock().mono+left
+	d.settle(inst)
+}
+
+// resume takes a windDown back.
+func (d *directory) resume(k key) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if inst := d.instances[k]; inst != nil {
+		inst.windingDown = false
+		d.settle(inst)
+	}
+}
+
+func (d *directory) winding(inst *Instance) bool { return inst.windingDown || d.draining() }
+
+func (d *directory) deadlineOf(inst *Instance) (time.Duration, bool) {
+	deadline, ok := d.drainDeadline()
+	if inst.windingDown {
+		deadline, ok = min(deadline, inst.deadline), true
+	}
+	return deadline, ok
+}
+
+func (d *directory) pastDeadline(inst *Instance, now time.Duration) bool {
+	deadline, ok := d.deadlineOf(inst)
+	return ok && now >= deadline
+}
+
+// abort ends one instance, if there is one.
+func (d *directory) abort(k key, cause error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if inst := d.instances[k]; inst != nil {
+		d.beginClose(inst, cause)
+	}
+}
+
+func (d *directory) closeAll(cause error) {
+	for _, inst := range d.instances {
+		d.beginClose(inst, cause)
+	}
+}
+
+// refuseAll ends all instances and lets no new one begin, for good.
+func (d *directory) refuseAll(cause error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.refusing = true
+	d.closeAll(cause)
+}
+
+// stop ends the timers and the life of everything. Goroutines that obey their
+// contexts end; wait waits for them.
+func (d *directory) stop() {
+	d.mu.Lock()
+	d.timetable.stop()
+	if d.drainEnd != nil {
+		d.drainEnd.Stop()
+	}
+	d.mu.Unlock()
+	d.endLife()
+}

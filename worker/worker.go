@@ -1,0 +1,245 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/pinboard-go/pinboard/internal/wire"
+)
+
+var (
+	// ErrClosed is returned by Start and AwaitReady after Shutdown.
+	ErrClosed = errors.New("worker: it was shut down")
+	// ErrSuperseded is returned by AwaitReady when a worker of a higher epoch
+	// has displaced this one for good.
+	ErrSuperseded = errors.New("worker: superseded by a worker of a higher epoch")
+)
+
+// Worker is one registration with pinboard for a whole process. It is an
+// http.Handler; pinboard must reach it at Options.AdvertiseURL. Its methods are
+// safe for concurrent use.
+type Worker struct {
+	opts  Options
+	clock clock
+	base  string // of the advertise URL's path, escaped
+	born  time.Duration
+	lease *lease
+	dir   *directory
+	reg   *registration
+
+	mu      sync.RWMutex
+	hosts   map[string]Constructor
+	started bool
+
+	// stopping holds a token while a Shutdown works; stopped is guarded by it.
+	stopping chan struct{}
+	stopped  bool
+}
+
+// New returns a worker that does nothing yet: see Host, ListenAndServe, Start.
+// Its error names every option that is missing or wrong.
+func New(opts Options) (*Worker, error) {
+	return build(opts, systemClock, rand.Float64)
+}
+
+func build(opts Options, now clock, jitter func() float64) (*Worker, error) {
+	opts = opts.withDefaults(os.Getenv)
+	if err := opts.validate(); err != nil {
+		return nil, err
+	}
+	advertised, err := url.Parse(opts.AdvertiseURL)
+	if err != nil {
+		return nil, errors.New("worker: Options.AdvertiseURL is not a URL")
+	}
+	w := &Worker{
+		opts: opts, clock: now, base: advertised.EscapedPath(), born: now().mono,
+		lease: newLease(now, &opts), hosts: map[string]Constructor{}, stopping: make(chan struct{}, 1),
+	}
+	w.dir = newDirectory(&w.opts, now, w.lease)
+	w.reg = newRegistration(&w.opts, now, jitter, w.lease, w.dir)
+	w.reg.namespaces = w.namespaces
+	w.dir.release = w.reg.release
+	w.opts.Token = "" // the registration keeps it, out of every printer's reach
+	return w, nil
+}
+
+// Format prints where the worker is, and none of its secrets, for every verb.
+func (w *Worker) Format(f fmt.State, _ rune) {
+	_, _ = fmt.Fprintf(f, "worker at %s", w.opts.AdvertiseURL)
+}
+
+// Host serves a namespace, such as "/counters". It fails for a name that
+// protocol §1 does not allow, for one that is taken, and after Start.
+func (w *Worker) Host(namespace string, construct Constructor) error {
+	if err := wire.CheckNamespace(namespace); err != nil {
+		return fmt.Errorf("worker: host %q: %w", namespace, err)
+	}
+	if construct == nil {
+		return fmt.Errorf("worker: host %q: there is no constructor", namespace)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.started {
+		return fmt.Errorf("worker: host %q: the worker has started", namespace)
+	}
+	if w.hosts[namespace] != nil {
+		return fmt.Errorf("worker: host %q: the namespace is taken", namespace)
+	}
+	w.hosts[namespace] = construct
+	return nil
+}
+
+func (w *Worker) constructor(namespace string) Constructor {
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	return w.hosts[namespace]
+}
+
+func (w *Worker) namespaces() []string {
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	return slices.Sorted(maps.Keys(w.hosts))
+}
+
+// Start registers with pinboard, in the background and for as long as it takes.
+// Call it once the worker can be reached at its advertise URL, since pinboard
+// checks that. It fails if there is nothing to host, and with ErrClosed after
+// Shutdown; a second Start does nothing.
+func (w *Worker) Start() error {
+	w.stopping <- struct{}{}
+	defer func() { <-w.stopping }()
+	if w.stopped {
+		return ErrClosed
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.hosts) == 0 {
+		return errors.New("worker: start: there is no namespace to host")
+	}
+	if !w.started {
+		w.started = true
+		w.reg.start()
+	}
+	return nil
+}
+
+// Drain ends all instances in good order. New ids are refused from now on, and
+// pinboard is told at once; instances that nothing but streams holds are closed,
+// the others when their work is done, and those that are left after deadline are
+// aborted. Drain returns nil when no instance is left. When ctx ends first it
+// returns its error and the drain goes on; when Undrain is called meanwhile,
+// ErrDrainRevoked. Drained workers stay registered.
+func (w *Worker) Drain(ctx context.Context, deadline time.Duration) error {
+	at := w.clock().mono + max(deadline, 0)
+	w.dir.startDrain(ownDrain, &at)
+	w.reg.setDraining(true)
+	w.opts.Logger.Info("draining: refusing new instances")
+	if err := w.dir.waitDrained(ctx); err != nil {
+		return fmt.Errorf("worker: drain: %w", err)
+	}
+	return nil
+}
+
+// Undrain takes Drain back: the worker takes new ids again, unless an operator
+// drains it.
+func (w *Worker) Undrain() {
+	w.dir.endDrain(ownDrain)
+	w.reg.setDraining(false)
+}
+
+// Draining reports whether a drain is on, the worker's own or an operator's.
+func (w *Worker) Draining() bool { return w.dir.isDraining() }
+
+// Drained reports whether a drain is on and has left no instance.
+func (w *Worker) Drained() bool { return w.dir.isDraining() && w.dir.remaining() == 0 }
+
+// Superseded reports whether a worker of a higher epoch has displaced this one,
+// which has stopped for good: the process should end.
+func (w *Worker) Superseded() bool { return w.reg.superseded.Load() }
+
+// Ready reports whether the worker can serve: it is registered and inside its
+// lease. For readiness, not for liveness: a pinboard that is down makes no
+// process of a worker better by being restarted.
+func (w *Worker) Ready() bool { return w.notReady() == "" }
+
+func (w *Worker) notReady() string {
+	switch {
+	case w.reg.superseded.Load():
+		return "superseded by a worker of a higher epoch"
+	case !w.reg.isRegistered():
+		return "not registered with pinboard"
+	case w.lease.state() == leaseExpired:
+		return "the lease has expired"
+	}
+	return ""
+}
+
+// AwaitReady waits until Ready. Its error is ctx's, ErrSuperseded or ErrClosed.
+func (w *Worker) AwaitReady(ctx context.Context) error {
+	for {
+		changed := w.reg.changes()
+		switch {
+		case w.dir.life.Err() != nil:
+			return ErrClosed
+		case w.Superseded():
+			return ErrSuperseded
+		case w.Ready():
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-w.dir.life.Done():
+		case <-ctx.Done():
+			return fmt.Errorf("worker: await readiness: %w", ctx.Err())
+		}
+	}
+}
+
+// ReadyHandler answers 200 while Ready, and else 503 and why. The worker itself
+// serves it at /_pinned/ready, beside /_pinned/live, which is always 200.
+func (w *Worker) ReadyHandler() http.Handler {
+	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { w.probe(rw, r, w.serveReady) })
+}
+
+// Shutdown ends the worker: new ids are refused, all instances are aborted and
+// released, and when none is left the session is deregistered. When ctx ends
+// first, Shutdown returns its error, and the session is left to its lease
+// instead: to deregister would be to hand out ids that still live here. Nothing
+// is served afterwards in either case. Shutdown again is a no-op after success
+// and else goes on where it was; before Start there is nothing to end.
+func (w *Worker) Shutdown(ctx context.Context) error {
+	select {
+	case w.stopping <- struct{}{}:
+		defer func() { <-w.stopping }()
+	case <-ctx.Done():
+		return fmt.Errorf("worker: shut down: %w", ctx.Err())
+	}
+	if w.stopped {
+		return nil
+	}
+	// Heartbeats go on while instances close: their ids must stay theirs.
+	w.dir.refuseAll(errShutdown)
+	err := w.dir.waitEmpty(ctx, nil)
+	w.reg.stop()
+	w.dir.stop()
+	if err == nil {
+		w.dir.running.Wait()
+		w.reg.deregister(ctx)
+		w.stopped = true
+	}
+	w.lease.end()
+	w.reg.client.close()
+	if err != nil {
+		return fmt.Errorf("worker: shut down with %d instances still closing: %w", w.dir.remaining(), err)
+	}
+	return nil
+}

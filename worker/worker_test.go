@@ -1,0 +1,228 @@
+package worker
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pinboard-go/pinboard/internal/wire"
+)
+
+func none(string) string { return "" }
+
+// complete returns options with all that is required.
+func complete() Options {
+	return Options{PinboardURL: "http://pinboard:8080/", Token: "t", AdvertiseURL: "HTTP://Worker:80/base/"}
+}
+
+func TestOptionsDefaults(t *testing.T) {
+	t.Parallel()
+	o := complete().withDefaults(none)
+	require.NoError(t, o.validate())
+	require.Equal(t, "http://pinboard:8080", o.PinboardURL)
+	require.Equal(t, "http://worker/base", o.AdvertiseURL)
+	require.Equal(t, 3*time.Second, o.HeartbeatInterval)
+	require.Equal(t, 5*time.Second, o.LeaseBuffer)
+	require.Equal(t, 300*time.Second, o.IdleTimeout)
+	require.Equal(t, 24*time.Hour, o.DetachedTimeout)
+	require.Equal(t, 30*time.Second, o.DrainDeadline)
+	require.Equal(t, 10*time.Second, o.CloseTimeout)
+	require.Equal(t, time.Second, o.ActivationQueueTimeout)
+	require.Equal(t, 10_000, o.MaxInstances)
+	require.Equal(t, 32, o.MaxConcurrentActivations)
+	require.EqualValues(t, 1024, o.Headroom())
+	require.NotNil(t, o.Logger)
+}
+
+func TestOptionsFromTheEnvironmentFillOnlyWhatIsEmpty(t *testing.T) {
+	t.Parallel()
+	env := func(name string) string {
+		return map[string]string{"PINBOARD_URL": "http://e:1", "PINBOARD_TOKEN": "e", "ADVERTISE_URL": "http://e:2"}[name]
+	}
+	o := Options{}.withDefaults(env)
+	require.NoError(t, o.validate())
+	require.Equal(t, []string{"http://e:1", "e", "http://e:2"}, []string{o.PinboardURL, string(o.Token), o.AdvertiseURL})
+	o = complete().withDefaults(env)
+	require.Equal(t, []string{"http://pinboard:8080/", "t", "HTTP://Worker:80/base/"}, []string{o.PinboardURL, string(o.Token), o.AdvertiseURL})
+}
+
+func TestOptionsThatAreRefused(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		change func(o *Options)
+		want   []string
+	}{
+		"all empty":         {func(o *Options) { *o = Options{} }, []string{"PinboardURL (PINBOARD_URL)", "Token (PINBOARD_TOKEN)", "AdvertiseURL (ADVERTISE_URL)"}},
+		"not a URL":         {func(o *Options) { o.PinboardURL = "pinboard:8080" }, []string{"PinboardURL (PINBOARD_URL)"}},
+		"password in a URL": {func(o *Options) { o.PinboardURL = "http://me:hunter2@pinboard" }, []string{"PinboardURL (PINBOARD_URL)"}},
+		"query":             {func(o *Options) { o.AdvertiseURL = "http://worker?hunter2" }, []string{"AdvertiseURL (ADVERTISE_URL)"}},
+		"token with a line": {func(o *Options) { o.Token = "hunter2\r\nX: y" }, []string{"Token (PINBOARD_TOKEN)"}},
+		"token not ASCII":   {func(o *Options) { o.Token = "hunter2é" }, []string{"Token (PINBOARD_TOKEN)"}},
+		"negative times": {func(o *Options) {
+			o.HeartbeatInterval, o.LeaseBuffer, o.IdleTimeout, o.DetachedTimeout = -1, -1, -1, -1
+			o.DrainDeadline, o.CloseTimeout, o.ActivationQueueTimeout = -1, -1, -1
+		}, []string{"HeartbeatInterval", "LeaseBuffer", "IdleTimeout", "DetachedTimeout", "DrainDeadline", "CloseTimeout", "ActivationQueueTimeout"}},
+		"negative counts": {func(o *Options) { o.MaxInstances, o.MaxConcurrentActivations = -1, -1 }, []string{"MaxInstances", "MaxConcurrentActivations"}},
+		"too many":        {func(o *Options) { o.MaxInstances = 100_001 }, []string{"MaxInstances"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o := complete()
+			tc.change(&o)
+			o = o.withDefaults(none)
+			err := o.validate()
+			require.Error(t, err)
+			for _, field := range tc.want {
+				require.ErrorContains(t, err, "worker: Options."+field)
+			}
+			require.Equal(t, len(tc.want), strings.Count(err.Error(), "worker: Options."), "nothing else is wrong: %v", err)
+			require.NotContains(t, err.Error(), "hunter2")
+		})
+	}
+}
+
+func TestNothingPrintsASecret(t *testing.T) {
+	t.Parallel()
+	o := complete()
+	o.Token = "hunter2"
+	w, err := New(o)
+	require.NoError(t, err)
+	require.Empty(t, string(w.opts.Token), "it is kept in one place")
+	secrets := []string{"hunter2", w.reg.secret.Reveal()}
+	text, err := json.Marshal(map[string]any{"token": o.Token})
+	require.NoError(t, err)
+	var printed strings.Builder
+	printed.WriteString(string(text))
+	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x"} {
+		printed.WriteString(fmt.Sprintf(verb, o) + fmt.Sprintf(verb, &o) + fmt.Sprintf(verb, o.Token) + fmt.Sprintf(verb, w))
+		printed.WriteString(fmt.Sprintf(verb, w.opts) + fmt.Sprintf(verb, *w.reg.client))
+	}
+	for _, s := range secrets {
+		require.NotContains(t, printed.String(), s)
+		require.NotContains(t, printed.String(), fmt.Sprintf("%x", s))
+	}
+	require.Equal(t, "worker at http://worker/base", fmt.Sprint(w))
+}
+
+// HTTP_PROXY must not see what is said to pinboard.
+func TestTheDefaultTransportUsesNoProxy(t *testing.T) {
+	t.Parallel()
+	w, err := New(complete())
+	require.NoError(t, err)
+	require.Nil(t, w.reg.client.owned.Proxy)
+	require.Same(t, w.reg.client.owned, w.reg.client.http.Transport)
+}
+
+func TestHost(t *testing.T) {
+	t.Parallel()
+	inBubble(t, Options{}, hosting(echo), func(t *testing.T, h *harness) {
+		for _, bad := range []string{"", "/", "c", "/a/b", "/_x", "/registry", "/a b"} {
+			require.Error(t, h.w.Host(bad, echo), bad)
+		}
+		require.ErrorContains(t, h.w.Host("/c", echo), "taken")
+		require.ErrorContains(t, h.w.Host("/d", nil), "constructor")
+		require.NoError(t, h.w.Host("/d", echo))
+		h.start()
+		require.ErrorContains(t, h.w.Host("/e", echo), "started")
+	})
+}
+
+func TestStartAndShutdownInAnyOrder(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := newHarness(t, Options{}, nil)
+		require.ErrorContains(t, h.w.Start(), "no namespace")
+		require.NoError(t, h.w.Host("/c", echo))
+		h.start()
+		h.start() // a second Start does nothing
+		require.Len(t, h.pb.to(wire.PathRegister), 1)
+		h.stop()
+		h.stop()
+		require.Len(t, h.pb.to(wire.PathDeregister), 1)
+		require.ErrorIs(t, h.w.Start(), ErrClosed)
+
+		never := newHarness(t, Options{}, hosting(echo))
+		never.stop()
+		require.Empty(t, never.pb.calls)
+		require.ErrorIs(t, never.w.Start(), ErrClosed)
+	})
+}
+
+func TestShutdownReleasesEverythingThenDeregisters(t *testing.T) {
+	t.Parallel()
+	var events record
+	host := func(inst *Instance) (http.Handler, error) {
+		inst.OnClose(func(context.Context) error {
+			<-time.After(7 * time.Second)
+			events.add("hook %s", inst.ID())
+			return nil
+		})
+		return echo(inst)
+	}
+	inBubble(t, Options{}, hosting(host), func(t *testing.T, h *harness) {
+		h.start()
+		h.get("/c/1")
+		h.get("/c/2")
+		h.pb.on(func(c call) (reply, bool) {
+			switch c.path {
+			case wire.PathRelease:
+				for _, item := range c.list(t) {
+					events.add("release %s", item["id"])
+				}
+			case wire.PathDeregister:
+				events.add("deregister %s", c.body["sessionId"])
+			}
+			return reply{}, false
+		})
+		var all sync.WaitGroup
+		for range 3 { // at the same time, too
+			all.Go(func() { require.NoError(t, h.w.Shutdown(t.Context())) })
+		}
+		h.after(time.Second)
+		refused(t, h.get("/c/new"), wire.RefusalDraining)
+		all.Wait()
+		got := events.all()
+		require.Len(t, got, 5)
+		require.ElementsMatch(t, []string{"hook 1", "hook 2", "release 1", "release 2"}, got[:4])
+		require.Equal(t, "deregister session-1", got[4])
+		require.Len(t, h.pb.to(wire.PathHeartbeat), 2, "heartbeats go on while instances close")
+		before := len(h.pb.calls)
+		h.after(time.Hour)
+		require.Len(t, h.pb.calls, before)
+		require.False(t, h.w.Ready())
+		refused(t, h.get("/c/1"), wire.RefusalExpired)
+	})
+}
+
+func TestShutdownWithoutPinboardTakesItsAttemptsAndEnds(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := newHarness(t, Options{}, hosting(echo))
+		h.start()
+		h.get("/c/1")
+		h.pb.on(func(call) (reply, bool) { return reply{status: 503}, true })
+		require.NoError(t, h.w.Shutdown(t.Context()))
+		require.Len(t, h.pb.to(wire.PathDeregister), 3)
+		require.False(t, h.live("/c", "1"))
+	})
+}
+
+func TestShutdownDuringARegistrationDoesNotWaitForIt(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := newHarness(t, Options{}, hosting(echo))
+		h.pb.answer(wire.PathRegister, reply{status: 200, delay: time.Hour})
+		h.start()
+		began := h.since()
+		require.NoError(t, h.w.Shutdown(t.Context()))
+		require.Equal(t, began, h.since())
+	})
+}
