@@ -154,7 +154,11 @@ func (e *exchange) trace(a *attempt) *httptrace.ClientTrace {
 	return &httptrace.ClientTrace{
 		GotConn: func(info httptrace.GotConnInfo) {
 			a.conn = info.Conn
-			if conn := workerConnOf(info.Conn); conn != nil && a.body != nil {
+			if a.body == nil {
+				return
+			}
+			e.sendBody()
+			if conn := workerConnOf(info.Conn); conn != nil {
 				conn.carry(a.body)
 			}
 		},

@@ -35,6 +35,7 @@ type exchange struct {
 	body     *hop.Body   // nil without one
 	trailers http.Header // those that the client announces, without values
 	expects  bool        // the client holds the body back until it gets a 100
+	duplex   bool        // see sendBody
 
 	// mu guards what happens before the answer on the transport's goroutines.
 	mu    sync.Mutex
@@ -78,11 +79,6 @@ func (e *exchange) run(rt route) {
 	counters := &e.x.p.counters
 	counters.proxying.Add(1)
 	defer counters.proxying.Add(-1)
-	if e.body != nil {
-		// Without it the server would read the rest of the body away from us
-		// as soon as the answer begins. HTTP/2 has no need of it.
-		_ = e.rc.EnableFullDuplex()
-	}
 	a, err := e.send(rt)
 	if err != nil {
 		e.refuse(err)
@@ -115,19 +111,29 @@ func (e *exchange) run(rt route) {
 
 // refuse answers in place of a worker.
 func (e *exchange) refuse(err error) {
-	e.begin(false)
+	e.begin()
 	e.x.p.writeRefusal(e.w, e.r, err)
 	e.finish(true)
 }
 
+// sendBody says that a worker is about to be sent the body, and that the answer
+// may begin before its end. HTTP/1 has to be told: else the server would read
+// the rest of the body away from us as soon as the answer begins.
+func (e *exchange) sendBody() {
+	e.duplex = e.r.ProtoMajor == 1
+	if e.duplex {
+		_ = e.rc.EnableFullDuplex()
+	}
+}
+
 // begin says that the answer begins: nothing informational may come after it.
-// sending says that a worker is still being sent the body.
-func (e *exchange) begin(sending bool) {
+func (e *exchange) begin() {
 	e.mu.Lock()
 	e.begun = true
 	e.mu.Unlock()
-	if e.body != nil && (sending || e.body.Started()) && !e.body.Ended() && e.r.ProtoMajor == 1 {
-		// What the client still sends must not be taken for its next request.
+	if e.duplex && !e.body.Ended() {
+		// What the client still sends must not be taken for its next request,
+		// and a server in this mode may stumble over it.
 		e.w.Header()[headerConnection] = []string{"close"}
 	}
 }

@@ -531,3 +531,41 @@ func TestTheDialledAddressIsKnown(t *testing.T) {
 	}
 	require.Equal(t, 1, w.connections())
 }
+
+// What net/http reports of a handler, or of itself, goes to the host's log.
+func TestNoRequestMakesTheServerStumble(t *testing.T) {
+	t.Parallel()
+	core, logs := observer.New(zap.DebugLevel)
+	f := newFront(t, func(s *setup) { s.server.ErrorLog = zap.NewStdLog(zap.New(core)) })
+	w := newFake(t, func(h *hit) {
+		if h.target == "/counters/alice/early" {
+			h.reply(413, "too much")
+		}
+		h.last = true
+	})
+	f.register(w, "a").place("alice")
+	down := newFake(t, nil)
+	f.register(down, "b").place("bob")
+	down.stop()
+	const next = "GET /counters/bob HTTP/1.1\r\nHost: p\r\nConnection: close\r\n\r\n"
+	for range 50 {
+		for _, body := range []string{"Content-Length: 4\r\n\r\n|body", "Transfer-Encoding: chunked\r\n\r\n|4\r\nbody\r\n0\r\n\r\n"} {
+			head, body, _ := strings.Cut(body, "|")
+			for _, path := range []string{"/counters/alice/early", "/counters/alice/dies"} {
+				c := f.ask("POST " + path + " HTTP/1.1\r\nHost: p\r\n" + head)
+				resp, _ := c.whole("POST")
+				require.GreaterOrEqual(t, resp.StatusCode, 400)
+				_, _ = io.WriteString(c.Conn, body+next)
+				_, _ = c.rest()
+			}
+			c := f.ask("POST /counters/bob HTTP/1.1\r\nHost: p\r\n" + head + body)
+			resp, _ := c.whole("POST")
+			require.Equal(t, 503, resp.StatusCode)
+			require.False(t, resp.Close)
+			c.send(next)
+			resp, _ = c.whole("GET")
+			require.Equal(t, 503, resp.StatusCode)
+		}
+	}
+	require.Zero(t, logs.Len(), "%v", logs.All())
+}

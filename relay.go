@@ -28,7 +28,7 @@ var errStreamEnds = errors.New("this node is shutting down, and the stream ends"
 
 // relay passes the worker's answer on, as it comes.
 func (e *exchange) relay(a *attempt) {
-	e.begin(true)
+	e.begin()
 	announced := e.writeHead(a.resp)
 	if isEventStream(a.resp.Header) {
 		// A stream lives longer than the host's limits for plain answers.

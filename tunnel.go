@@ -37,7 +37,7 @@ func (e *exchange) switchProtocols(a *attempt) {
 		e.refuse(refuse(http.StatusBadGateway, "the owner switched protocols unasked"))
 		return
 	}
-	e.begin(false)
+	e.begin()
 	head := e.switchHead(a.resp)
 	client, buffered, err := e.rc.Hijack()
 	if err != nil {

@@ -80,7 +80,9 @@ func TestEveryCallEndsWithItsContextWhileRedisIsFrozen(t *testing.T) {
 	var all sync.WaitGroup
 	for name, do := range everyCall(d) {
 		for kind, bound := range map[string]func() (context.Context, context.CancelFunc){
-			"deadline": func() (context.Context, context.CancelFunc) { return context.WithTimeout(t.Context(), 50*time.Millisecond) },
+			"deadline": func() (context.Context, context.CancelFunc) {
+				return context.WithTimeout(t.Context(), 50*time.Millisecond)
+			},
 			"cancelled before its deadline": func() (context.Context, context.CancelFunc) {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 				time.AfterFunc(50*time.Millisecond, cancel)

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"fmt"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -253,4 +254,122 @@ func TestNoSecretIsInAnError(t *testing.T) {
 	_, err = d.Register(ctx, r)
 	require.ErrorIs(t, err, context.Canceled)
 	require.NotContains(t, err.Error(), "hidden")
+}
+
+// A row that left and came back is another placement.
+func TestAMessageIsForThePlacementThatItWasQueuedFor(t *testing.T) {
+	t.Parallel()
+	d := open(t, time.Hour)
+	r := registration("a")
+	r.Instances = map[string][]string{"/counters": {"x", "y"}}
+	_, err := d.Register(t.Context(), r)
+	require.NoError(t, err)
+	for _, id := range r.Instances["/counters"] {
+		require.NoError(t, d.WindDown(t.Context(), "/counters", id, nil))
+	}
+	n, err := d.Release(t.Context(), []wire.Release{{SessionID: r.SessionID, Namespace: "/counters", ID: "x"}})
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+	b := bucketOf{directory: d, bucketKeys: d.keys.bucket("/counters", 0)}
+	require.Equal(t, []int64{0}, b.reclaim(t, r.SessionID, "a", r.SessionID, "x"))
+	ans, err := d.Heartbeat(t.Context(), store.Beat{SessionID: r.SessionID})
+	require.NoError(t, err)
+	require.Len(t, ans.Messages, 1)
+	require.Equal(t, "y", ans.Messages[0].InstanceID)
+	require.Equal(t, "1", d.do1(t, "HLEN", d.keys.fleet().messages("a")), "the other one is dropped for good")
+}
+
+func TestDroppingAMessageSparesItsReplacement(t *testing.T) {
+	t.Parallel()
+	d := open(t, time.Hour)
+	key := d.keys.fleet().messages("a")
+	d.do1(t, "HSET", key, "/counters x", "12 1 -", "/counters y", "13 1 -")
+	a := d.calling(t, dropScript.with([]string{key}, "/counters x", "11", "/counters y", "13", "/counters z", "14"))
+	require.Equal(t, int64(1), a.int())
+	require.Equal(t, "12 1 -", d.do1(t, "HGET", key, "/counters x"))
+}
+
+func TestOneNodeSweepsAtATimeAndADeadOneNotForLong(t *testing.T) {
+	t.Parallel()
+	d := open(t, time.Hour)
+	sid := d.joined(t, "a")
+	b := bucketOf{directory: d, bucketKeys: d.keys.bucket("/counters", 0)}
+	b.reclaim(t, sid, "a", sid, "x")
+	require.NoError(t, d.Deregister(t.Context(), sid))
+	lock := d.keys.fleet().sweep()
+	d.do1(t, "SET", lock, "another node", "PX", "200")
+	removed, more, err := d.Sweep(t.Context())
+	require.NoError(t, err)
+	require.Zero(t, removed)
+	require.False(t, more)
+	require.Equal(t, "another node", d.do1(t, "GET", lock))
+	require.Zero(t, d.calling(t, unlockScript.with([]string{lock}, "this node")).int())
+	require.Eventually(t, func() bool {
+		removed, _, err = d.Sweep(t.Context())
+		return err == nil && removed == 1
+	}, 10*time.Second, 10*time.Millisecond)
+	require.Equal(t, "0", d.do1(t, "EXISTS", lock), "the turn ends with the work")
+}
+
+func TestAClientsEntryInABucketIsForgottenInTheEnd(t *testing.T) {
+	t.Parallel()
+	b := openBucket(t)
+	b.join(t, "lives", "a", 1)
+	b.join(t, "gone", "b", 1)
+	b.join(t, "new", "c", 1)
+	b.lapse(t, "gone")
+	b.lapse(t, "new")
+	long := fmt.Sprint(time.Now().Add(-entryMemory - time.Minute).UnixMilli())
+	b.do1(t, "HSET", b.clients(), "a", "1 "+long+" lives", "b", "1 "+long+" gone")
+	_, _, err := b.directory.sweep(t.Context(), []bucketKeys{b.bucketKeys})
+	require.NoError(t, err)
+	require.Equal(t, "1", b.do1(t, "HEXISTS", b.clients(), "a"))
+	require.Equal(t, "0", b.do1(t, "HEXISTS", b.clients(), "b"))
+	require.Equal(t, "1", b.do1(t, "HEXISTS", b.clients(), "c"))
+}
+
+func TestDeadlinesAreRoundedUpToMilliseconds(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, int64(-1), milliseconds(nil))
+	for d, want := range map[time.Duration]int64{
+		0: 0, -time.Second: 0, 1: 1, time.Millisecond: 1, time.Millisecond + 1: 2, time.Second: 1000,
+	} {
+		require.Equal(t, want, milliseconds(&d), d)
+	}
+}
+
+func TestWhatBelongsToASessionLivesAsLongAsItDoes(t *testing.T) {
+	t.Parallel()
+	d := open(t, time.Hour)
+	r := registration("a")
+	r.Instances = map[string][]string{"/counters": {"x"}}
+	register := func() error { _, err := d.Register(t.Context(), r); return err }
+	beat := func() error {
+		_, err := d.Heartbeat(t.Context(), store.Beat{SessionID: r.SessionID})
+		return err
+	}
+	require.NoError(t, register())
+	require.NoError(t, d.WindDown(t.Context(), "/counters", "x", nil))
+	fleet := d.keys.fleet()
+	for _, renew := range []func() error{beat, func() error {
+		r.SessionID = rand.Text()
+		return register()
+	}} {
+		atLeast := map[string]int64{
+			fleet.client("a"): d.lease/2 + memory, fleet.messages("a"): d.lease/2 + memory,
+			fleet.url(urlDigest(r.AdvertiseURL)): d.lease / 2,
+		}
+		for key := range atLeast {
+			require.Equal(t, "1", d.do1(t, "PEXPIRE", key, "30000"), key)
+		}
+		d.do1(t, "DEL", fleet.live())
+		require.NoError(t, renew())
+		for key, least := range atLeast {
+			ms, err := strconv.ParseInt(d.do1(t, "PTTL", key), 10, 64)
+			require.NoError(t, err)
+			require.Greater(t, ms, least, key)
+		}
+		require.NotEmpty(t, d.do1(t, "ZSCORE", fleet.live(), r.SessionID))
+		require.Equal(t, r.SessionID, d.do1(t, "GET", fleet.url(urlDigest(r.AdvertiseURL))))
+	}
 }

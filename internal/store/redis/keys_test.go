@@ -153,3 +153,23 @@ func TestRowsSpreadEvenlyOverLeaves(t *testing.T) {
 		}
 	}
 }
+
+func FuzzCursorsAreTheStoresOwnOrRefused(f *testing.F) {
+	for _, cursor := range []string{"", "0.0.", "3.16383.a.b", "0.-1", "-1.0.x", "0.0.a/b", "+0.0.", "4.0.", "99999999999999999999.0."} {
+		f.Add(cursor)
+	}
+	d := &directory{keys: keys{prefix: "p", shards: 4}}
+	f.Fuzz(func(t *testing.T, cursor string) {
+		p, err := d.position(cursor)
+		switch {
+		case err != nil:
+			require.ErrorIs(t, err, store.ErrBadCursor)
+		case p != position{}:
+			again, err := d.position(p.cursor())
+			require.NoError(t, err)
+			require.Equal(t, p, again)
+			require.Less(t, p.leaf, d.keys.leaves())
+			require.Less(t, p.shard, 4)
+		}
+	})
+}

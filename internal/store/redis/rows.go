@@ -15,7 +15,7 @@ import (
 
 // batch is how many rows or records one script handles at most: about a
 // millisecond of Redis' time.
-const batch = 500
+const batch = 250
 
 // found is a row as lookup.lua tells it; the zero value stands for none.
 type found struct {
@@ -149,7 +149,7 @@ func (d *directory) position(cursor string) (position, error) {
 
 const (
 	// maxWalk bounds the rows that one call looks at in a bucket, and
-	maxWalk = 1000
+	maxWalk = 500
 	// maxShards the buckets that one page asks.
 	maxShards = 32
 )

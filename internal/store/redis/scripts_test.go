@@ -10,8 +10,6 @@ import (
 
 	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
-
-	"github.com/pinboard-go/pinboard/internal/store"
 )
 
 func TestEveryScriptTellsItsKeysAndAnswer(t *testing.T) {
@@ -159,6 +157,28 @@ func TestEarlierSessionsKeepTheirRowsUntilRetired(t *testing.T) {
 	require.Equal(t, "1", b.do1(t, "HGET", b.meta(), "dirty"), "it left y")
 }
 
+func TestASessionWhoseRowsWereAllReclaimedLeavesNothingToSweep(t *testing.T) {
+	t.Parallel()
+	b := openBucket(t)
+	b.join(t, "s1", "c", 1)
+	b.reclaim(t, "s1", "c", "s1", "x", "y")
+	b.join(t, "s2", "c", 2)
+	b.reclaim(t, "s2", "c", "s2", "x", "y")
+	b.retire(t, "s2", "c", 2)
+	require.Equal(t, "", b.do1(t, "HGET", b.meta(), "dirty"))
+}
+
+func TestALiveSessionOfAnotherSecretKeepsItsRows(t *testing.T) {
+	t.Parallel()
+	b := openBucket(t)
+	b.join(t, "s1", "c", 1)
+	b.reclaim(t, "s1", "c", "s1", "x")
+	b.do1(t, "HSET", b.session("s1"), "lineage", "6")
+	b.join(t, "s2", "c", 2)
+	require.Equal(t, []int64{0, 0}, b.reclaim(t, "s2", "c", "s2", "x"))
+	require.Equal(t, "s1", b.owner(t, "x"))
+}
+
 func TestRetireEndsAllEarlierSessions(t *testing.T) {
 	t.Parallel()
 	b := openBucket(t)
@@ -218,110 +238,4 @@ func TestApplyCreatesNothing(t *testing.T) {
 	for _, key := range keysOf(b.bucketKeys, "s") {
 		require.Equal(t, "0", b.do1(t, "EXISTS", key), key)
 	}
-}
-
-func TestAskingForAnUnknownNamespaceCreatesNothing(t *testing.T) {
-	t.Parallel()
-	b := openBucket(t)
-	res, err := b.Resolve(t.Context(), store.Request{Namespace: "/counters", ID: "x", View: store.AnyView, BalanceFactor: 1})
-	require.NoError(t, err)
-	require.Equal(t, store.UnknownNamespace, res.Outcome)
-	_, err = b.Candidates(t.Context(), "/counters", "x")
-	require.NoError(t, err)
-	require.Empty(t, b.scan(t))
-}
-
-// resolve asks once, with the quarantine over.
-func (b bucketOf) resolve(t *testing.T, req store.Request) (outcome int64, sid string) {
-	t.Helper()
-	req.Namespace = "/counters"
-	a := b.calling(t, b.resolveCall(req))
-	if outcome = a.int(); a.more() {
-		sid = a.text()
-	}
-	return outcome, sid
-}
-
-func (b bucketOf) candidate(t *testing.T, sid string, headroom float64) {
-	t.Helper()
-	b.do1(t, "HSET", b.meta(), "quarantine", "0")
-	b.join(t, sid, "client of "+sid, 1)
-	b.apply(t, state{sid: sid, version: 1, takes: true, renew: 60_000, headroom: headroom})
-}
-
-// lapse lets a session's record go as if its lease were over, unnoticed.
-func (b bucketOf) lapse(t *testing.T, sid string) {
-	t.Helper()
-	require.Equal(t, "1", b.do1(t, "DEL", b.session(sid)))
-}
-
-func TestResolveClearsLapsedCandidatesThatItMeets(t *testing.T) {
-	t.Parallel()
-	request := store.Request{ID: "x", View: store.AnyView, BalanceFactor: 2}
-	cases := map[string]func(*store.Request){
-		"drawn":                     func(r *store.Request) { r.Dice = store.Dice{0, 0, 0} },
-		"preferred":                 func(r *store.Request) { r.Preferred = "gone1" },
-		"the best, for a preferred": func(r *store.Request) { r.Preferred = "lives" },
-	}
-	for name, change := range cases {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			b := openBucket(t)
-			for sid, headroom := range map[string]float64{"gone1": 1, "lives": 5, "gone9": 9} {
-				b.candidate(t, sid, headroom)
-			}
-			b.lapse(t, "gone1")
-			b.lapse(t, "gone9")
-			before := b.do1(t, "HGET", b.meta(), "version")
-			req := request
-			change(&req)
-			outcome, sid := b.resolve(t, req)
-			require.Equal(t, int64(store.Placed), outcome)
-			require.Equal(t, "lives", sid)
-			require.NotEqual(t, before, b.do1(t, "HGET", b.meta(), "version"))
-		})
-	}
-}
-
-func TestResolveAsksToBeAskedAgainWhenManyHaveLapsed(t *testing.T) {
-	t.Parallel()
-	b := openBucket(t)
-	const gone = 80
-	for i := range gone {
-		b.candidate(t, fmt.Sprint("gone", i), float64(i))
-	}
-	b.candidate(t, "lives", 0.5)
-	for i := range gone {
-		b.lapse(t, fmt.Sprint("gone", i))
-	}
-	req := store.Request{ID: "x", View: store.AnyView, BalanceFactor: 2}
-	outcome, _ := b.resolve(t, req)
-	require.Zero(t, outcome)
-	require.NotEqual(t, strconv.Itoa(gone+1), b.do1(t, "ZCARD", b.candidates()))
-	req.Namespace = "/counters"
-	res, err := b.Resolve(t.Context(), req)
-	require.NoError(t, err)
-	require.Equal(t, store.Placed, res.Outcome)
-	require.Equal(t, "lives", res.SessionID)
-
-	b.lapse(t, "lives")
-	req.ID = "y"
-	res, err = b.Resolve(t.Context(), req)
-	require.NoError(t, err)
-	require.Equal(t, store.UnknownNamespace, res.Outcome)
-	require.Equal(t, "0", b.do1(t, "ZCARD", b.sessions()))
-}
-
-func TestQuarantineBeginsAnewWhenTheClockWasSetBack(t *testing.T) {
-	t.Parallel()
-	b := openBucket(t)
-	b.candidate(t, "s", 1)
-	future := time.Now().Add(24 * time.Hour).UnixMilli()
-	b.do1(t, "HSET", b.meta(), "quarantine", strconv.FormatInt(future, 10), "quarantined", "5000")
-	left, err := b.Quarantine(t.Context())
-	require.NoError(t, err)
-	require.Zero(t, left, "no namespace is registered")
-	res, err := b.Resolve(t.Context(), store.Request{Namespace: "/counters", ID: "x", View: store.AnyView, BalanceFactor: 1})
-	require.NoError(t, err)
-	require.Equal(t, store.Result{Outcome: store.Quarantined, Left: 5 * time.Second}, res)
 }

@@ -17,15 +17,14 @@ if tonumber(ver) > tonumber(s[1]) then
   call('HSET', session, 'ver', ver, 'takes', takes)
   if stop == '1' then
     call('HSET', session, 'stopped', 1)
-    s[3] = '1'
   end
   if headroom then
     call('HSET', session, 'headroom', headroom, 'taken', 0)
   end
   if takes == '0' then
     unlist(meta, candidates, sid)
-  elseif call('ZADD', candidates, headroom or s[2], sid) == 1 then
-    call('HSET', meta, 'version', rise(call('HGET', meta, 'version'), micros()))
+  else
+    list(meta, candidates, sid, headroom or s[2])
   end
 end
 if not lease then

@@ -3,10 +3,21 @@
 -- frozen is the version of a session's state that no later state replaces.
 local frozen = 9007199254740991
 
--- unlist takes a session from the candidates, which changes their version.
+-- list makes a session a candidate, with a headroom; unlist takes it from them.
+-- The version changes with the set.
+local function changed(meta)
+  call('HSET', meta, 'version', rise(call('HGET', meta, 'version'), micros()))
+end
+
+local function list(meta, candidates, sid, headroom)
+  if call('ZADD', candidates, headroom, sid) == 1 then
+    changed(meta)
+  end
+end
+
 local function unlist(meta, candidates, sid)
   if call('ZREM', candidates, sid) == 1 then
-    call('HSET', meta, 'version', rise(call('HGET', meta, 'version'), micros()))
+    changed(meta)
   end
 end
 

@@ -79,10 +79,10 @@ if c[1] then
   call('ZREM', live, c[1])
 end
 
+-- The client's own former session is gone by now: the holder is another's.
 local stops = ''
 local holder = call('GET', url)
-local held = holder and call('HMGET', base .. 's:' .. holder, 'client')[1]
-if held and held ~= clientId then
+if holder and call('EXISTS', base .. 's:' .. holder) == 1 then
   stops = holder
   call('HSET', base .. 's:' .. holder, 'stopped', 1)
   revise(base .. 's:' .. holder, now)

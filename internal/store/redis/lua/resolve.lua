@@ -44,7 +44,6 @@ end
 while true do
   local last = call('ZREVRANGE', sessions, 0, 0)[1]
   if not last then
-    free()
     return {unknown}
   end
   if call('EXISTS', base .. 's:' .. last) == 1 then
