@@ -35,13 +35,10 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, erro
 		return nil, errBodyTooLarge
 	}
 	// Where the host's server or a wrapped writer has no deadlines, the host's
-	// own limits hold.
-	control := http.NewResponseController(w)
-	_ = control.SetReadDeadline(time.Now().Add(bodyTime))
+	// own limits hold. The server lifts this one when it has the body.
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTime))
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
 	if err == nil {
-		// The server goes on reading, to see the client leave.
-		_ = control.SetReadDeadline(time.Time{})
 		return body, nil
 	}
 	_, tooLarge := errors.AsType[*http.MaxBytesError](err)
@@ -73,7 +70,6 @@ func deliver(w http.ResponseWriter, body any) error {
 	_ = control.SetWriteDeadline(time.Now().Add(answerTime))
 	writeJSON(w, http.StatusOK, body)
 	err := control.Flush()
-	_ = control.SetWriteDeadline(time.Time{})
 	if errors.Is(err, http.ErrNotSupported) {
 		return nil // the writer tells nothing: it may have been sent
 	}

@@ -1,6 +1,7 @@
 package pinboard
 
 import (
+	"maps"
 	"net/http"
 	"sync"
 	"time"
@@ -158,9 +159,7 @@ func (e *exchange) inform(status int, header http.Header) {
 	copyEndToEnd(h, header)
 	e.w.WriteHeader(status)
 	clear(h)
-	for name, values := range kept {
-		h[name] = values
-	}
+	maps.Copy(h, kept)
 }
 
 // source is the client's body.

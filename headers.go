@@ -68,11 +68,13 @@ func copyEndToEnd(dst, src http.Header) {
 	}
 }
 
-// trailer reports whether a trailer may pass. Framing and routing in a trailer
-// is an attempt to fool whoever merges it into the headers.
+// trailer reports whether a trailer may pass. Framing, routing, credentials and
+// addresses in a trailer are attempts to fool whoever merges it into the headers
+// (RFC 9110, section 6.5.1).
 func trailer(name string) bool {
 	switch name {
-	case "Content-Length", "Host", headerExpect:
+	case "Content-Length", "Host", headerExpect, "Authorization", "Cookie", "Set-Cookie",
+		"Forwarded", "X-Real-Ip", headerForwardedFor, headerForwardedProto, headerForwardedHost:
 		return false
 	}
 	return !hopByHop(name) && !wire.Reserved(name)

@@ -106,7 +106,7 @@ func (p *placer) lookUp(ctx context.Context, a ask) (route, error) {
 		if res.Err != nil {
 			return route{}, res.Err
 		}
-		return res.Val.(route), nil //nolint:forcetypeassert // query returns routes
+		return res.Val.(route), nil // query returns routes
 	case <-ctx.Done():
 		return route{}, ctx.Err()
 	}

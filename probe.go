@@ -56,7 +56,6 @@ func newProber(transport *http.Transport) *prober {
 	// A new connection each time: a kept one would prove that the process was
 	// there, not that the URL leads to it now.
 	t.DisableKeepAlives = true
-	t.DisableCompression = true
 	t.MaxConnsPerHost = 0 // a probe that hangs delays no other
 	t.MaxResponseHeaderBytes = maxProbeHeader
 	t.ReadBufferSize, t.WriteBufferSize = probeBuffer, probeBuffer

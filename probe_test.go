@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -71,6 +72,7 @@ func TestWhatAProbesAnswerMeans(t *testing.T) {
 		{"nothing", text(``), 409, "another process"},
 		{"more than one value", text(`{"value":"planted-value-fixed"}{}`), 409, "another process"},
 		{"over-long", text(`{"value":"planted-value-fixed"` + strings.Repeat(" ", 4<<10) + `}`), 409, "another process"},
+		{"over-long after its end", text(`{"value":"planted-value-fixed"}` + strings.Repeat(" ", 4<<10)), 409, "another process"},
 		{"a redirect", func(rw http.ResponseWriter, r *http.Request) {
 			http.Redirect(rw, r, moved.URL+r.RequestURI, http.StatusTemporaryRedirect)
 		}, 503, "status 307"},
@@ -107,7 +109,7 @@ func TestWhatAProbesAnswerMeans(t *testing.T) {
 func TestAWorkerThatCannotBeReachedIs503(t *testing.T) {
 	t.Parallel()
 	n := serveRegNode(t, Options{})
-	listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // a test's
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	w := n.workerAt("http://" + listener.Addr().String())
 	require.NoError(t, listener.Close())
@@ -120,7 +122,7 @@ func TestAWorkerThatCannotBeReachedIs503(t *testing.T) {
 // rawWorker answers on a socket as f says.
 func (n *regNode) rawWorker(f func(net.Conn)) *regWorker {
 	n.t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // a test's
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(n.t, err)
 	var conns sync.WaitGroup
 	conns.Go(func() {
@@ -214,7 +216,7 @@ func (n *regNode) misbehaving() []*regWorker {
 
 // C31: the real client gives up after 5 s, and one bad worker must not cost
 // another its lease. Not parallel: it measures the heap.
-func TestEndlessProbesAreGivenUpAndCostLittle(t *testing.T) { //nolint:paralleltest // see above
+func TestEndlessProbesAreGivenUpAndCostLittle(t *testing.T) {
 	n := serveRegNode(t, Options{})
 	kinds := n.misbehaving()
 	var before, during runtime.MemStats
@@ -342,6 +344,54 @@ func TestAProbeOverTLSTrustsWhatTheTransportTrusts(t *testing.T) {
 	trusting := serveRegNode(t, Options{Transport: server.Client().Transport.(*http.Transport)})
 	w.n = trusting
 	w.register()
+}
+
+func TestAProbeIsGivenUpAfterTwoSeconds(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n := newRegNode(t, Options{}, func(context.Context, string, string) (net.Conn, error) {
+			here, there := net.Pipe() // connected, and then silent
+			t.Cleanup(func() { _ = there.Close() })
+			return here, nil
+		})
+		w := n.workerAt("http://127.0.0.1:1")
+		began := time.Now()
+		n.post("/registry/register", tokenWorker, w.registration()).requireRefusal(t, http.StatusServiceUnavailable, "does not answer")
+		require.Equal(t, probeTime, time.Since(began)) // virtual time
+		w.record("/a")
+		began = time.Now()
+		require.Equal(t, true, w.heartbeat().field(t, "degraded"))
+		require.Equal(t, probeTime, time.Since(began))
+	})
+}
+
+func TestAProbeThatHangsDelaysNoOtherOnTheSameHost(t *testing.T) {
+	t.Parallel()
+	n := serveRegNode(t, Options{Transport: &http.Transport{MaxConnsPerHost: 1}})
+	host := n.worker()
+	hanging, quick := n.workerAt(host.url+"/hanging"), n.workerAt(host.url+"/quick")
+	begun := make(chan struct{})
+	host.answers(func(rw http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.URL.Path, "/hanging") {
+			close(begun)
+			<-r.Context().Done()
+			return
+		}
+		r.URL.Path = strings.TrimPrefix(r.URL.Path, "/quick")
+		quick.ServeHTTP(rw, r)
+	})
+	ctx, leave := context.WithCancel(t.Context())
+	left := make(chan error, 1)
+	body := hanging.registration()
+	go func() {
+		_, err := n.try(ctx, "POST", "/registry/register", tokenWorker, body)
+		left <- err
+	}()
+	<-begun
+	quick.register()
+	require.Empty(t, left, "the other one still hangs")
+	leave()
+	require.ErrorIs(t, <-left, context.Canceled)
 }
 
 func TestEveryProbeMakesItsOwnConnection(t *testing.T) {

@@ -191,8 +191,9 @@ func TestTrailersPassBothWays(t *testing.T) {
 			"2\r\nok\r\n0\r\nX-Sum: 1\r\nX-Late: 2\r\nPinboard-Y: 3\r\nPinned-Z: 4\r\nContent-Length: 5\r\n\r\n")
 	})
 	f.register(w, "a")
-	c := f.ask("POST /counters/alice HTTP/1.1\r\nHost: p\r\nTE: gzip, trailers;q=1\r\nTrailer: X-Up, Pinboard-A\r\n" +
-		"Transfer-Encoding: chunked\r\n\r\n4\r\nbody\r\n0\r\nX-Up: 1\r\nX-Up-Late: 2\r\nPinboard-A: 3\r\npinned_b: 4\r\nContent-Length: 9\r\n\r\n")
+	c := f.ask("POST /counters/alice HTTP/1.1\r\nHost: p\r\nTE: gzip, trailers;q=1\r\nTrailer: X-Up, Pinboard-A, Authorization\r\n" +
+		"Transfer-Encoding: chunked\r\n\r\n4\r\nbody\r\n0\r\nX-Up: 1\r\nX-Up-Late: 2\r\nPinboard-A: 3\r\npinned_b: 4\r\nContent-Length: 9\r\n" +
+		"Authorization: Bearer x\r\nX-Forwarded-For: 6.6.6.6\r\nCookie: a=b\r\n\r\n")
 	resp := c.answer("POST")
 	require.Contains(t, resp.Trailer, "X-Sum")
 	require.NotContains(t, resp.Trailer, "Pinned-Z")

@@ -388,16 +388,6 @@ func (w *fake) connections() int {
 	return w.dials
 }
 
-// idle waits until the worker has no connection.
-func (w *fake) idle() {
-	w.t.Helper()
-	require.Eventually(w.t, func() bool {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		return len(w.conns) == 0
-	}, patience, time.Millisecond)
-}
-
 // body reads the request's body to its end. An error ends the connection.
 func (h *hit) body() string {
 	b, err := h.bodyErr()

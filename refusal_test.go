@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -38,9 +39,7 @@ func TestARefusalIsWrittenWithWhatItsStatusNeeds(t *testing.T) {
 		require.Equal(t, c.status, rec.Code)
 		require.JSONEq(t, c.body, rec.Body.String())
 		want := http.Header{"Content-Type": {"application/json"}, "Cache-Control": {"no-store"}, "Content-Length": {fmt.Sprint(rec.Body.Len())}}
-		for name, values := range c.header {
-			want[name] = values
-		}
+		maps.Copy(want, c.header)
 		require.Equal(t, want, rec.Header())
 	}
 }

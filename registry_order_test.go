@@ -174,32 +174,6 @@ func TestAConnectionServesOnAfterARefusalOfAReadBody(t *testing.T) {
 	require.Equal(t, http.StatusBadRequest, res.StatusCode)
 }
 
-func TestABodyThatDoesNotComeHoldsNobodyForEver(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		n := newRegNode(t, Options{}, nil)
-		listener := newPipeListener()
-		server := &http.Server{Handler: n.pb} //nolint:gosec // a test's
-		go func() { _ = server.Serve(listener) }()
-		defer func() { require.NoError(t, server.Close()) }()
-		conn, err := listener.dial(t.Context())
-		require.NoError(t, err)
-		defer func() { _ = conn.Close() }()
-		began := time.Now()
-		_, err = fmt.Fprintf(conn, "POST /registry/register HTTP/1.1\r\nHost: p\r\nAuthorization: Bearer %s\r\nContent-Length: 100\r\n\r\n{", tokenWorker)
-		require.NoError(t, err)
-		res, err := http.ReadResponse(bufio.NewReader(conn), nil)
-		require.NoError(t, err)
-		require.Equal(t, http.StatusRequestTimeout, res.StatusCode)
-		require.True(t, res.Close)
-		require.Less(t, time.Since(began), 15*time.Second) // virtual time
-		_, err = io.ReadAll(res.Body)
-		require.NoError(t, err)
-		_, err = conn.Read(make([]byte, 1))
-		require.ErrorIs(t, err, io.EOF, "the connection is closed")
-	})
-}
-
 func TestABodyLargerThanItsLimitIs413(t *testing.T) {
 	t.Parallel()
 	n := serveRegNode(t, Options{})

@@ -41,7 +41,8 @@ func newTransport(model *http.Transport) *http.Transport {
 	}
 	t.Proxy, t.GetProxyConnectHeader, t.ProxyConnectHeader = nil, nil, nil
 	// A connection that these made would get around the check of its address.
-	t.Dial, t.DialTLS, t.DialTLSContext = nil, nil, nil //nolint:staticcheck // deprecated, and so not to be used
+	//lint:ignore SA1019 deprecated, and so not to be used
+	t.Dial, t.DialTLS, t.DialTLSContext = nil, nil, nil
 	dial := t.DialContext
 	if dial == nil {
 		dial = (&net.Dialer{Timeout: dialTimeout, ControlContext: checkBeforeDial}).DialContext

@@ -74,10 +74,10 @@ func (d *directory) activate(inst *Instance) {
 		defer func() { <-d.slots }()
 	case <-inst.closing:
 	}
+	defer d.constructed(inst)
 	d.mu.Lock()
 	if inst.state == stateClosing { // never begun
 		d.mu.Unlock()
-		close(inst.ready)
 		return
 	}
 	inst.state = stateActivating
@@ -101,8 +101,11 @@ func (d *directory) activate(inst *Instance) {
 		inst.failure = failure
 		d.undo(inst)
 	}
-	close(inst.ready)
+}
 
+// constructed wakes those who wait for the constructor to be over.
+func (d *directory) constructed(inst *Instance) {
+	close(inst.ready)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.settle(inst)

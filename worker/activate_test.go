@@ -235,6 +235,25 @@ func TestAnAbortDuringTheActivationEndsTheConstructor(t *testing.T) {
 	})
 }
 
+func TestAConstructorThatIgnoresItsEndKeepsItsID(t *testing.T) {
+	t.Parallel()
+	var gate chan struct{}
+	host := func(inst *Instance) (http.Handler, error) { <-gate; return echo(inst) }
+	inBubble(t, Options{}, hosting(host), func(t *testing.T, h *harness) {
+		gate = make(chan struct{})
+		h.start()
+		p := h.beginGet("/c/1")
+		h.w.dir.abort(key{"/c", "1"}, errOwnAbort)
+		h.after(time.Minute)
+		refused(t, p.rec, wire.RefusalClosing)
+		require.Empty(t, h.pb.to(wire.PathRelease))
+		require.True(t, h.logged("instance does not end: something of it ignores its context"))
+		close(gate)
+		synctest.Wait()
+		require.False(t, h.live("/c", "1"))
+	})
+}
+
 // A request that waits is let in by what holds when the wait is over.
 func TestALeaseThatEndsDuringTheActivationServesNobody(t *testing.T) {
 	t.Parallel()

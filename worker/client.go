@@ -95,7 +95,7 @@ func (c *client) post(ctx context.Context, path string, body any) (*answer, erro
 	if err != nil {
 		return nil, fmt.Errorf("call pinboard: %w", err)
 	}
-	defer res.Body.Close() //nolint:errcheck // it was read
+	defer res.Body.Close() // it was read
 	limit := maxErrorAnswer
 	if res.StatusCode == http.StatusOK {
 		limit = maxAnswer

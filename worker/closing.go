@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"errors"
 	"time"
 
 	"go.uber.org/zap"
@@ -28,6 +29,7 @@ func (d *directory) beginClose(inst *Instance, cause error) {
 		d.stats(inst.namespace).Evictions++
 	}
 	inst.state, inst.refusal = stateClosing, refuseClosing
+	inst.lost.Store(errors.Is(cause, errDuplicate))
 	d.timetable.remove(inst)
 	close(inst.closing)
 	d.log.Debug("closing instance", inst.field(), zap.Error(cause))
@@ -37,7 +39,7 @@ func (d *directory) beginClose(inst *Instance, cause error) {
 // close ends an instance in the order that the package comment gives.
 func (d *directory) close(inst *Instance, cause error) {
 	inst.cancel(cause)
-	<-inst.ready // the constructor has returned
+	d.waitFor(inst, false, inst.isConstructed)
 	d.interrupt(inst, cause, false)
 	d.waitFor(inst, false, func() bool { return inst.plain+inst.tasks == 0 })
 	d.runHooks(inst)

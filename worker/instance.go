@@ -53,6 +53,7 @@ type Instance struct {
 	ctx       context.Context
 	cancel    context.CancelCauseFunc
 	epoch     atomic.Int64 // 0: not known
+	lost      atomic.Bool  // another session owns the id
 
 	ready    chan struct{} // closed when the constructor is over: handler or failure is set
 	handler  http.Handler
@@ -177,6 +178,16 @@ func (i *Instance) EvictionDeadline() (time.Time, bool) {
 	}
 	now := d.clock()
 	return now.wall.Add(deadline - now.mono), true
+}
+
+// isConstructed reports whether the constructor is over, or will never begin.
+func (i *Instance) isConstructed() bool {
+	select {
+	case <-i.ready:
+		return true
+	default:
+		return false
+	}
 }
 
 func (i *Instance) field() zap.Field {

@@ -43,7 +43,7 @@ var (
 	refuseAborted = &refusal{status: http.StatusServiceUnavailable, detail: "instance aborted"}
 	// Not wire.DetailLeaseExpired, which pinboard may take for a request that
 	// was never served.
-	refuseLate = &refusal{status: http.StatusServiceUnavailable, detail: "the lease expired while the request was served"}
+	refuseLate = &refusal{status: http.StatusServiceUnavailable, detail: "the instance was lost while it served the request"}
 
 	// The constructor failed, or panicked. The next request tries again.
 	refuseFailed   = &refusal{status: http.StatusServiceUnavailable, detail: "activation failed; retry"}

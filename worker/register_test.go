@@ -188,6 +188,38 @@ func TestDuplicatesAreClosingWhenTheLeaseIsRenewed(t *testing.T) {
 	})
 }
 
+// A handler that was under way when the process lost the id, and that does not
+// heed its context, must not answer in the next session either.
+func TestAnInstanceThatWasLostAnswersNothing(t *testing.T) {
+	t.Parallel()
+	var gate chan struct{}
+	host := serving(func(_ *Instance, w http.ResponseWriter, _ *http.Request) {
+		<-gate
+		_, _ = w.Write([]byte("an answer"))
+	})
+	inBubble(t, Options{}, hosting(host), func(t *testing.T, h *harness) {
+		gate = make(chan struct{})
+		h.start()
+		kept, lost := h.beginGet("/c/kept"), h.beginGet("/c/lost")
+		h.pb.on(func(c call) (reply, bool) {
+			if c.path == wire.PathHeartbeat {
+				return reply{status: 409, body: object{"reregister": true}}, true
+			}
+			return reply{status: 200, body: object{
+				"sessionId": "again", "expiresInMs": 15000, "duplicates": []any{object{"ns": "/c", "id": "lost"}},
+			}}, c.path == wire.PathRegister
+		})
+		h.after(3 * time.Second)
+		require.True(t, h.w.Ready())
+		close(gate)
+		synctest.Wait()
+		require.Equal(t, http.StatusOK, kept.rec.Code, "what was claimed again goes on")
+		require.Equal(t, http.StatusServiceUnavailable, lost.rec.Code)
+		require.NotContains(t, lost.rec.Body.String(), "an answer")
+		require.Empty(t, lost.rec.Header().Get(wire.HeaderRefusal))
+	})
+}
+
 func TestMalformedDuplicatesDoNotUndoARegistration(t *testing.T) {
 	t.Parallel()
 	inBubble(t, Options{}, hosting(echo), func(t *testing.T, h *harness) {

@@ -41,7 +41,10 @@ func (r *responder) begin() {
 		return
 	}
 	r.begun = true
-	if r.flight.inst.dir.lease.state() != leaseExpired {
+	// In this order: a registration marks what was lost before it renews the
+	// lease.
+	inst := r.flight.inst
+	if inst.dir.lease.state() != leaseExpired && !inst.lost.Load() {
 		return
 	}
 	// The process was frozen, or cut off, while the handler ran. Another owner
@@ -101,7 +104,7 @@ func (r *responder) FlushError() error {
 		return errLate
 	}
 	if err := http.NewResponseController(r.ResponseWriter).Flush(); err != nil {
-		return err //nolint:wrapcheck // net/http's own, which callers know
+		return err // net/http's own, which callers know
 	}
 	r.becomeStream()
 	return nil
@@ -120,7 +123,7 @@ func (r *responder) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	}
 	raw, buffered, err := http.NewResponseController(r.ResponseWriter).Hijack()
 	if err != nil {
-		return nil, nil, err //nolint:wrapcheck // net/http's own, which callers know
+		return nil, nil, err // net/http's own, which callers know
 	}
 	return r.flight.tookOver(raw), buffered, nil
 }

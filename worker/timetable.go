@@ -47,7 +47,7 @@ func (t *timetable) pop(now time.Duration) *Instance {
 	if len(t.queue) == 0 || t.queue[0].due > now {
 		return nil
 	}
-	return heap.Pop(&t.queue).(*Instance) //nolint:forcetypeassert // it holds nothing else
+	return heap.Pop(&t.queue).(*Instance) // it holds nothing else
 }
 
 func (t *timetable) remove(inst *Instance) {
@@ -88,7 +88,7 @@ func (q dueQueue) Swap(a, b int) {
 }
 
 func (q *dueQueue) Push(x any) {
-	inst := x.(*Instance) //nolint:forcetypeassert // only put pushes
+	inst := x.(*Instance) // only put pushes
 	inst.index = len(*q)
 	*q = append(*q, inst)
 }

@@ -34,6 +34,9 @@ func TestAnIdleInstanceIsEvictedAndReleased(t *testing.T) {
 		require.Equal(t, []object{{"sessionId": "session-1", "namespace": "/c", "id": "1", "epoch": "100"}},
 			h.pb.last(t, wire.PathRelease).list(t))
 		require.Equal(t, NamespaceStats{Activations: 1, Evictions: 1}, h.w.Stats().Namespaces["/c"])
+		h.get("/c/2")
+		h.w.dir.abort(key{"/c", "2"}, errOwnAbort)
+		require.Empty(t, h.w.dir.timetable.queue, "nothing of it is kept until it would have been due")
 	})
 }
 
@@ -274,19 +277,64 @@ func TestADrainServesWhatIsBeingActivated(t *testing.T) {
 // instance.
 func TestAResponseThatBecomesAStreamStopsHolding(t *testing.T) {
 	t.Parallel()
-	host := serving(func(_ *Instance, w http.ResponseWriter, r *http.Request) {
-		<-time.After(5 * time.Second)
-		w.(http.Flusher).Flush()
-		<-r.Context().Done()
-	})
-	inBubble(t, Options{}, hosting(host), func(t *testing.T, h *harness) {
+	for name, becomes := range map[string]func(w http.ResponseWriter){
+		"by a flush":          func(w http.ResponseWriter) { w.(http.Flusher).Flush() },
+		"by its content type": func(w http.ResponseWriter) { w.Header().Set("Content-Type", "text/event-stream"); w.WriteHeader(200) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			host := serving(func(_ *Instance, w http.ResponseWriter, r *http.Request) {
+				<-time.After(5 * time.Second)
+				becomes(w)
+				<-r.Context().Done()
+			})
+			inBubble(t, Options{}, hosting(host), func(t *testing.T, h *harness) {
+				h.start()
+				p := h.beginGet("/c/1")
+				began := h.since()
+				require.NoError(t, h.w.Drain(t.Context(), time.Minute))
+				require.Equal(t, 5*time.Second, h.since()-began)
+				synctest.Wait()
+				require.Equal(t, http.StatusOK, p.rec.Code)
+			})
+		})
+	}
+}
+
+// A process that was stopped finds requests and timers due at the same moment.
+func TestADeadlineCountsBeforeItsTimerHasRun(t *testing.T) {
+	t.Parallel()
+	var g *gated
+	hosts := map[string]Constructor{"/c": working, "/slow": func(i *Instance) (http.Handler, error) { return g.construct(i) }}
+	inBubble(t, Options{}, hosts, func(t *testing.T, h *harness) {
+		g = newGated()
 		h.start()
-		p := h.beginGet("/c/1")
-		began := h.since()
-		require.NoError(t, h.w.Drain(t.Context(), time.Minute))
-		require.Equal(t, 5*time.Second, h.since()-began)
+		h.get("/c/1")
+		waits := h.beginGet("/slow/1")
+		d := h.w.dir
+		d.mu.Lock()
+		for _, inst := range d.instances {
+			inst.windingDown, inst.deadline = true, d.clock().mono
+		}
+		d.mu.Unlock()
+		refused(t, h.get("/c/1"), wire.RefusalClosing)
+		close(g.gate)
 		synctest.Wait()
-		require.Equal(t, http.StatusOK, p.rec.Code)
+		refused(t, waits.rec, wire.RefusalClosing)
+	})
+}
+
+func TestATimerOfARevokedDrainEndsNothing(t *testing.T) {
+	t.Parallel()
+	inBubble(t, Options{}, hosting(working), func(t *testing.T, h *harness) {
+		h.start()
+		h.get("/c/1")
+		h.w.dir.drainOver() // it had fired already when the drain was revoked
+		at := h.w.clock().mono + time.Minute
+		h.w.dir.startDrain(ownDrain, &at)
+		h.w.dir.drainOver() // or moved
+		synctest.Wait()
+		require.True(t, h.live("/c", "1"))
 	})
 }
 

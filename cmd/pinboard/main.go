@@ -67,7 +67,7 @@ func serve(ctx context.Context, env pinboard.Environment, log *zap.Logger) error
 	if env.Redis != nil {
 		client, err := dial(ctx, *env.Redis, log)
 		if err != nil {
-			return nil //nolint:nilerr // told to stop before Redis was there
+			return nil // told to stop before Redis was there
 		}
 		defer client.Close()
 		env.Options.Redis = client

@@ -14,7 +14,7 @@ var (
 	larges = sync.Pool{New: func() any { return new([LargeBuffer]byte) }}
 )
 
-func getLarge() *[LargeBuffer]byte  { return larges.Get().(*[LargeBuffer]byte) } //nolint:forcetypeassert // see New
+func getLarge() *[LargeBuffer]byte  { return larges.Get().(*[LargeBuffer]byte) } // see New
 func putLarge(b *[LargeBuffer]byte) { larges.Put(b) }
 
 // Buffer is what a copy loop reads into: small as long as reads are small, so
@@ -26,7 +26,7 @@ type Buffer struct {
 
 // GetBuffer returns a Buffer for about size bytes; a negative size is unknown.
 func GetBuffer(size int64) *Buffer {
-	b := smalls.Get().(*Buffer) //nolint:forcetypeassert // see New
+	b := smalls.Get().(*Buffer) // see New
 	if size > SmallBuffer {
 		b.large = getLarge()
 	}

@@ -38,7 +38,7 @@ func (f *Frames) Pass(p []byte) (n int) {
 	}
 	rest := min(f.left, uint64(len(p)-n))
 	f.left -= rest
-	n += int(rest) //nolint:gosec // at most len(p)
+	n += int(rest) // at most len(p)
 	if f.left == 0 {
 		f.closed = f.closed || f.head[0]&0xf == opClose
 		f.got = 0

@@ -90,7 +90,7 @@ func freePort() (int, error) {
 		if err != nil {
 			return 0, fmt.Errorf("redistest: %w", err)
 		}
-		port := one.Addr().(*net.TCPAddr).Port //nolint:forcetypeassert // it is a TCP listener
+		port := one.Addr().(*net.TCPAddr).Port // it is a TCP listener
 		_ = one.Close()
 		if port += busOffset; port > 65535 {
 			continue

@@ -121,7 +121,7 @@ func FuzzChoose(f *testing.F) {
 
 // fill places n ids, each taking one unit, and counts them by session.
 func fill(candidates []store.Candidate, n int) map[string]int {
-	rng := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // a fixed sequence
+	rng := rand.New(rand.NewPCG(1, 2)) // a fixed sequence
 	got := map[string]int{}
 	for range n {
 		dice := store.Dice{rng.Uint32() >> 1, rng.Uint32() >> 1, rng.Uint32() >> 1}

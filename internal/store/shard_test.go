@@ -19,7 +19,7 @@ func TestShardIsFNV1a(t *testing.T) {
 		_, _ = sum.Write([]byte(id))
 		require.Equal(t, hash, sum.Sum32(), id)
 		for _, n := range []int{1, 2, 7, 64, 1000} {
-			require.Equal(t, int(hash%uint32(n)), store.Shard(id, n), "%s of %d", id, n) //nolint:gosec // small
+			require.Equal(t, int(hash%uint32(n)), store.Shard(id, n), "%s of %d", id, n) // small
 		}
 	}
 }

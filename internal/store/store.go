@@ -394,5 +394,5 @@ func Shard(id string, n int) int {
 	for i := range len(id) {
 		h = (h ^ uint32(id[i])) * 16777619
 	}
-	return int(h % uint32(n)) //nolint:gosec // n is small and positive
+	return int(h % uint32(n)) // n is small and positive
 }

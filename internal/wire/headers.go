@@ -17,7 +17,7 @@ const (
 	// HeaderSession names the session that makes a cluster call.
 	HeaderSession = "Pinboard-Session"
 	// HeaderSessionSecret proves the session of a cluster call.
-	HeaderSessionSecret = "Pinboard-Session-Secret" //nolint:gosec // a header's name
+	HeaderSessionSecret = "Pinboard-Session-Secret" // a header's name
 	// HeaderDepth counts the calls that led to a cluster call.
 	HeaderDepth = "Pinboard-Subrequest-Depth"
 )

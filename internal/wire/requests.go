@@ -218,7 +218,7 @@ func parseRelease(body []byte) (Release, error) {
 		if err != nil || epoch == 0 { // 0 would mean any placement
 			o.fail("epoch", "must be decimal digits, above 0 and below 2^53")
 		}
-		r.Epoch = int64(epoch) //nolint:gosec // below 2^53
+		r.Epoch = int64(epoch) // below 2^53
 	}
 	return r, o.err
 }

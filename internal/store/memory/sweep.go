@@ -33,7 +33,7 @@ func (n *node) Sweep(ctx context.Context) (removed int, more bool, err error) {
 func (d *directory) sweepRow() bool {
 	for len(d.dead) > 0 {
 		if e := d.dead[0].rows.Front(); e != nil {
-			r := e.Value.(*row) //nolint:forcetypeassert // nothing else is put there
+			r := e.Value.(*row) // nothing else is put there
 			r.bucket.drop(r)
 			return true
 		}

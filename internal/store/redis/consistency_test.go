@@ -74,7 +74,7 @@ func TestRowsLeavesAndCountsAgree(t *testing.T) {
 	for seed := range uint64(4) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			t.Parallel()
-			rng := rand.New(rand.NewPCG(seed, 5)) //nolint:gosec // cases, not secrets
+			rng := rand.New(rand.NewPCG(seed, 5)) // cases, not secrets
 			b := openBucket(t)
 			b.do1(t, "HSET", b.meta(), "quarantine", "0")
 			sessions := map[string]string{} // client: sid

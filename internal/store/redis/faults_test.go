@@ -239,7 +239,7 @@ func TestLeasesEndHoweverOperationsWereInterrupted(t *testing.T) {
 	t.Parallel()
 	const lease = 2 * time.Second
 	d := open(t, lease)
-	rng := rand.New(rand.NewPCG(3, 4)) //nolint:gosec // cases, not secrets
+	rng := rand.New(rand.NewPCG(3, 4)) // cases, not secrets
 	interrupted := 0
 	var sids []string
 	attempt := func(do func(ctx context.Context) error) {

@@ -130,7 +130,7 @@ func TestShardsSpreadOverSlots(t *testing.T) {
 // from one hash value.
 func TestRowsSpreadEvenlyOverLeaves(t *testing.T) {
 	t.Parallel()
-	rng := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // cases, not secrets
+	rng := rand.New(rand.NewPCG(1, 2)) // cases, not secrets
 	for _, shards := range []int{1, 2, 3, 16, 64, 1000, 1024} {
 		k := keys{prefix: "p", shards: shards}
 		leaves := k.leaves()

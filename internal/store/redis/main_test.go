@@ -92,7 +92,7 @@ func openOn(client rueidis.Client, lease time.Duration) *directory {
 }
 
 func openAs(client rueidis.Client, prefix string, lease time.Duration) *directory {
-	//nolint:forcetypeassert // Open returns nothing else
+	// Open returns nothing else
 	return New(client).Open(store.Config{Prefix: prefix, LeaseTTL: lease, Shards: 1}).(*directory)
 }
 

@@ -36,7 +36,7 @@ func someHeadroom(rng *rand.Rand) float64 {
 func claimsAsChooseDoes(t *testing.T, f Fixture) {
 	const cases, workers = 400, 6
 	d := ready(t, f, counters)
-	rng := rand.New(rand.NewPCG(9, 3)) //nolint:gosec // cases, not secrets
+	rng := rand.New(rand.NewPCG(9, 3)) // cases, not secrets
 	sessions := make([]string, workers)
 	for i := range sessions {
 		sessions[i] = d.join(t, fmt.Sprintf("client-%d", i))

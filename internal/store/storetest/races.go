@@ -143,7 +143,7 @@ func epochsUnderChurn(t *testing.T, f Fixture) {
 	}
 	for seed := range uint64(4) {
 		all.Go(func() {
-			rng := rand.New(rand.NewPCG(seed, 7)) //nolint:gosec // cases, not secrets
+			rng := rand.New(rand.NewPCG(seed, 7)) // cases, not secrets
 			newest := map[string]int64{}
 			for range 150 {
 				id := ids[rng.IntN(len(ids))]
