@@ -14,7 +14,10 @@ import (
 	"github.com/pinboard-go/pinboard/internal/redistest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// A cluster's client leaves a goroutine behind that sleeps for some seconds.
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*clusterClient)._refresh.func2"))
+}
 
 func set(t *testing.T, client rueidis.Client, key, value string) {
 	t.Helper()
