@@ -77,7 +77,7 @@ func (r *reader) text(name string) (string, bool) {
 func (r *reader) passport(name string) passport.Passport {
 	text, ok := r.text(name)
 	if !ok {
-		r.fault(name, "is required: a JSON document that says who may call, see the README")
+		r.fault(name, "is required: a JSON document that says who may call, see docs/passport.md")
 		return nil
 	}
 	p, err := passport.Parse([]byte(text), r.lookup)
@@ -167,11 +167,13 @@ func (r *reader) fraction(name string, standard, low, high float64) float64 {
 	}
 	f, err := strconv.ParseFloat(text, 64)
 	if err != nil || !(f >= low && f <= high) {
-		r.fault(name, "is %q, must be a number from %v to %v", text, low, high)
+		r.fault(name, "is %q, must be a number from %s to %s", text, plain(low), plain(high))
 		return standard
 	}
 	return f
 }
+
+func plain(f float64) string { return strconv.FormatFloat(f, 'f', -1, 64) }
 
 func (r *reader) prefixes(name string) (out []netip.Prefix) {
 	text, _ := r.text(name)

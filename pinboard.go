@@ -19,6 +19,8 @@
 // placement of an id carries a higher epoch than any before it, so that a
 // worker's own store can fence out an owner that has lost its lease.
 //
+// Comments cite docs/protocol.md, the wire contract, by its sections.
+//
 // # Where things are
 //
 //	pinboard.go   New, ServeHTTP, Close, Shutdown
@@ -81,8 +83,8 @@ func New(opts Options) (*Pinboard, error) {
 
 // ServeHTTP serves the registry below /registry, health at /healthz, and the
 // data plane everywhere else (protocol §§2, 4, 5). Below a base path, mount it
-// with http.StripPrefix. http.ServeMux redirects paths with "//" or "..": put
-// the Pinboard in front of it where that matters.
+// with http.StripPrefix. http.ServeMux redirects paths with "//": put the
+// Pinboard in front of it where that matters.
 func (p *Pinboard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	done, ok := p.background.enter(p.run)
 	if !ok {
@@ -116,9 +118,10 @@ func (p *Pinboard) run(ctx context.Context) {
 
 // Close takes no new requests, ends event streams, closes WebSockets with code
 // 1012 and stops the background work. It does not wait: requests in flight run
-// to their end. Call it before http.Server.Shutdown, which would wait for
-// streams and overlook WebSockets. The directory keeps every row. Closing twice
-// does nothing. The error is always nil.
+// to their end. Have http.Server.Shutdown call it (RegisterOnShutdown), which
+// would wait for streams otherwise, and Shutdown afterwards, because the server
+// overlooks WebSockets. The directory keeps every row. Closing twice does
+// nothing. The error is always nil.
 func (p *Pinboard) Close() error {
 	if p.background.close() {
 		p.leases.endStreams()
