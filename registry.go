@@ -79,6 +79,9 @@ func (g *registry) serve(w http.ResponseWriter, r *http.Request, t target) {
 	began := time.Now()
 	e, who, err := g.admit(w, r, t)
 	if err != nil {
+		if e.serve != nil { // the path is one of ours, and safe to log
+			g.log.Info("registry call refused", zap.String("path", t.path), zap.Error(err))
+		}
 		leaveBody(w, r)
 		g.writeRefusal(w, r, err)
 		return
