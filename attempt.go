@@ -157,7 +157,7 @@ func (e *exchange) trace(a *attempt) *httptrace.ClientTrace {
 			if a.body == nil {
 				return
 			}
-			e.sendBody()
+			e.sending = true
 			if conn := workerConnOf(info.Conn); conn != nil {
 				conn.carry(a.body)
 			}

@@ -36,7 +36,7 @@ type exchange struct {
 	body     *hop.Body   // nil without one
 	trailers http.Header // those that the client announces, without values
 	expects  bool        // the client holds the body back until it gets a 100
-	duplex   bool        // see sendBody
+	sending  bool        // a worker is being sent the body, or was
 
 	// mu guards what happens before the answer on the transport's goroutines.
 	mu    sync.Mutex
@@ -117,24 +117,15 @@ func (e *exchange) refuse(err error) {
 	e.finish(true)
 }
 
-// sendBody says that a worker is about to be sent the body, and that the answer
-// may begin before its end. HTTP/1 has to be told: else the server would read
-// the rest of the body away from us as soon as the answer begins.
-func (e *exchange) sendBody() {
-	e.duplex = e.r.ProtoMajor == 1
-	if e.duplex {
-		_ = e.rc.EnableFullDuplex()
-	}
-}
-
 // begin says that the answer begins: nothing informational may come after it.
 func (e *exchange) begin() {
 	e.mu.Lock()
 	e.begun = true
 	e.mu.Unlock()
-	if e.duplex && !e.body.Ended() {
-		// What the client still sends must not be taken for its next request,
-		// and a server in this mode may stumble over it.
+	if e.sending && e.r.ProtoMajor == 1 && !e.body.Ended() {
+		// A server that means to use the connection again would read the rest
+		// of the body away from us now. And what the client still sends must
+		// not be taken for its next request.
 		e.w.Header()[headerConnection] = []string{"close"}
 	}
 }

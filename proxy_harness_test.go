@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httputil"
+	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -18,6 +19,7 @@ import (
 
 	"crypto/rand"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest"
@@ -217,9 +219,10 @@ func (c *client) whole(method string) (*http.Response, string) {
 }
 
 // rest reads until the connection ends and returns what came and the error
-// that is not io.EOF.
+// that is not io.EOF. That it does not end is a failure.
 func (c *client) rest() (string, error) {
 	b, err := io.ReadAll(c.r)
+	assert.NotErrorIs(c.t, err, os.ErrDeadlineExceeded)
 	return string(b), err
 }
 

@@ -46,8 +46,6 @@ func (e *exchange) switchProtocols(a *attempt) {
 		e.refuse(refuse(http.StatusInternalServerError, "WebSockets are not possible here"))
 		return
 	}
-	// The host's limits are for plain answers.
-	_ = client.SetDeadline(time.Time{})
 	t := &tunnel{client: client, worker: worker, workerConn: a.conn}
 	stop := context.AfterFunc(a.ctx, t.cut)
 	defer stop()

@@ -105,6 +105,20 @@ func TestEveryCallEndsWithItsContextWhileRedisIsFrozen(t *testing.T) {
 	require.Eventually(t, func() bool { return d.Ping(t.Context()) == nil }, 20*time.Second, 10*time.Millisecond)
 }
 
+// A client that waits for the answer to its only command does not notice that
+// the context has been cancelled.
+func TestALoneCallEndsWithItsContextWhileRedisIsFrozen(t *testing.T) {
+	t.Parallel()
+	frozen := redistest.New(t, redistest.Options{})
+	d := openOn(frozen.Client(t), time.Hour)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+	defer cancel()
+	frozen.Freeze()
+	defer frozen.Thaw()
+	time.AfterFunc(50*time.Millisecond, cancel)
+	require.ErrorIs(t, d.Ping(ctx), context.Canceled)
+}
+
 func TestEveryCallFailsWithoutDecidingWhileRedisIsAway(t *testing.T) {
 	t.Parallel()
 	away := redistest.New(t, redistest.Options{})

@@ -297,7 +297,7 @@ func TestOneNodeSweepsAtATimeAndADeadOneNotForLong(t *testing.T) {
 	b.reclaim(t, sid, "a", sid, "x")
 	require.NoError(t, d.Deregister(t.Context(), sid))
 	lock := d.keys.fleet().sweep()
-	d.do1(t, "SET", lock, "another node", "PX", "200")
+	d.do1(t, "SET", lock, "another node", "PX", "3000")
 	removed, more, err := d.Sweep(t.Context())
 	require.NoError(t, err)
 	require.Zero(t, removed)
@@ -307,7 +307,7 @@ func TestOneNodeSweepsAtATimeAndADeadOneNotForLong(t *testing.T) {
 	require.Eventually(t, func() bool {
 		removed, _, err = d.Sweep(t.Context())
 		return err == nil && removed == 1
-	}, 10*time.Second, 10*time.Millisecond)
+	}, time.Minute, 10*time.Millisecond)
 	require.Equal(t, "0", d.do1(t, "EXISTS", lock), "the turn ends with the work")
 }
 
@@ -371,5 +371,46 @@ func TestWhatBelongsToASessionLivesAsLongAsItDoes(t *testing.T) {
 		}
 		require.NotEmpty(t, d.do1(t, "ZSCORE", fleet.live(), r.SessionID))
 		require.Equal(t, r.SessionID, d.do1(t, "GET", fleet.url(urlDigest(r.AdvertiseURL))))
+	}
+}
+
+func TestAHeartbeatThatIsOvertakenDropsNoMessageOfItsSuccessor(t *testing.T) {
+	t.Parallel()
+	d := open(t, time.Hour)
+	first := registration("a")
+	first.Instances = map[string][]string{"/counters": {"x"}}
+	_, err := d.Register(t.Context(), first)
+	require.NoError(t, err)
+	require.NoError(t, d.WindDown(t.Context(), "/counters", "x", nil))
+	ans, err := d.Heartbeat(t.Context(), store.Beat{SessionID: first.SessionID})
+	require.NoError(t, err)
+	require.Len(t, ans.Messages, 1)
+	row, err := d.Lookup(t.Context(), "/counters", "x")
+	require.NoError(t, err)
+	onItsWay := []waiting{{place: placeOf("/counters", "x"), epoch: row.Epoch, Message: ans.Messages[0]}}
+
+	second := first
+	second.SessionID = rand.Text()
+	_, err = d.Register(t.Context(), second)
+	require.NoError(t, err)
+	messages, err := d.deliver(t.Context(), first.SessionID, "a", onItsWay)
+	require.NoError(t, err)
+	require.Empty(t, messages)
+	ans, err = d.Heartbeat(t.Context(), store.Beat{SessionID: second.SessionID})
+	require.NoError(t, err)
+	require.Len(t, ans.Messages, 1)
+}
+
+func TestAHeartbeatTellsTheShortestLease(t *testing.T) {
+	t.Parallel()
+	d := open(t, time.Hour)
+	sid := d.joined(t, "a")
+	long := strconv.FormatInt(3*d.lease, 10)
+	for _, key := range []string{d.keys.fleet().session(sid), d.keys.bucket("/counters", 0).session(sid)} {
+		require.Equal(t, "1", d.do1(t, "PEXPIRE", key, long))
+		ans, err := d.Heartbeat(t.Context(), store.Beat{SessionID: sid})
+		require.NoError(t, err)
+		require.LessOrEqual(t, ans.TTL, time.Hour)
+		require.Equal(t, "1", d.do1(t, "PEXPIRE", key, "1000"))
 	}
 }

@@ -65,7 +65,8 @@ func readMessage(a *answer) waiting {
 }
 
 // deliver returns the messages whose rows are still those that they were queued
-// for, in the order in which they were queued, and drops the others.
+// for, in the order in which they were queued, and drops the others. A message
+// whose row has passed to a session that replaces this one waits for that one.
 func (d *directory) deliver(ctx context.Context, sid, clientID string, messages []waiting) ([]store.Message, error) {
 	if len(messages) == 0 {
 		return nil, nil
@@ -83,10 +84,11 @@ func (d *directory) deliver(ctx context.Context, sid, clientID string, messages 
 	var stay []store.Message
 	var gone []any
 	for i, m := range messages {
-		if rows[i].sid == sid && rows[i].epoch == m.epoch {
-			stay = append(stay, m.Message)
-		} else {
+		switch {
+		case rows[i].epoch != m.epoch:
 			gone = append(gone, m.place, m.ID)
+		case rows[i].sid == sid:
+			stay = append(stay, m.Message)
 		}
 	}
 	if len(gone) == 0 {

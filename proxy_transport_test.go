@@ -1,0 +1,163 @@
+package pinboard
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pinboard-go/pinboard/internal/hop"
+	"github.com/pinboard-go/pinboard/internal/store"
+)
+
+func TestAnIdleTimeShorterThanUvicornsIsKept(t *testing.T) {
+	t.Parallel()
+	long := &http.Transport{IdleConnTimeout: time.Hour, MaxIdleConnsPerHost: 3, Proxy: http.ProxyFromEnvironment}
+	made := newTransport(long)
+	require.Equal(t, idleTimeout, made.IdleConnTimeout)
+	require.Less(t, idleTimeout, 5*time.Second)
+	require.Equal(t, 3, made.MaxIdleConnsPerHost)
+	require.Nil(t, made.Proxy)
+	require.True(t, made.DisableCompression)
+	require.NotNil(t, long.Proxy, "the model is left alone")
+	require.Equal(t, time.Second, newTransport(&http.Transport{IdleConnTimeout: time.Second}).IdleConnTimeout)
+	require.Equal(t, maxIdlePerWorker, newTransport(nil).MaxIdleConnsPerHost)
+}
+
+// dialTo resolves every name to one address, as a dialer of the host's.
+func dialTo(addr string) *http.Transport {
+	return &http.Transport{DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, network, addr)
+	}}
+}
+
+func TestANameThatWasPointedElsewhereIsNotDialled(t *testing.T) {
+	t.Parallel()
+	w := newFake(t, nil)
+	for pinned, status := range map[string]int{"127.0.0.1": 200, "127.0.0.2": 503} {
+		f := newFront(t, func(s *setup) { s.opts.Transport = dialTo(w.addr) })
+		s := f.register(w, "a", func(r *store.Registration) {
+			r.AdvertiseURL, r.BackendHosts, r.BackendAddr = "http://worker.example", []string{"worker.example"}, pinned
+		})
+		s.place("alice")
+		resp, _ := f.get("/counters/alice")
+		require.Equal(t, status, resp.StatusCode, pinned)
+	}
+	require.Len(t, w.seen(), 1)
+}
+
+func TestTheAddressIsCheckedBeforeItIsDialled(t *testing.T) {
+	t.Parallel()
+	for pinned, status := range map[string]int{"127.0.0.1": 200, "127.0.0.2": 503} {
+		f := newFront(t)
+		w := newFake(t, nil)
+		_, port, err := net.SplitHostPort(w.addr)
+		require.NoError(t, err)
+		f.register(w, "a", func(r *store.Registration) {
+			r.AdvertiseURL, r.BackendHosts, r.BackendAddr = "http://localhost:"+port, []string{"localhost"}, pinned
+		})
+		resp, _ := f.get("/counters/alice")
+		require.Equal(t, status, resp.StatusCode, pinned)
+		if status == 503 {
+			// Connections are accepted in order, and the first is the test's own.
+			conn, err := net.Dial("tcp", w.addr)
+			require.NoError(t, err)
+			require.NoError(t, conn.Close())
+			require.Eventually(t, func() bool { return w.connections() > 0 }, patience, time.Millisecond)
+			require.Equal(t, 1, w.connections())
+		}
+	}
+}
+
+func TestAPooledConnectionIsOnlyUsedWhereItMayLead(t *testing.T) {
+	t.Parallel()
+	old, next := newFake(t, nil), newFake(t, nil)
+	target := old.addr
+	f := newFront(t, func(s *setup) {
+		s.opts.Transport = &http.Transport{DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
+			conn, err := (&net.Dialer{}).DialContext(ctx, network, target)
+			if err == nil && target == next.addr {
+				conn = movedConn{conn}
+			}
+			return conn, err
+		}}
+	})
+	named := func(addr string) func(*store.Registration) {
+		return func(r *store.Registration) {
+			r.AdvertiseURL, r.BackendHosts, r.BackendAddr = "http://worker.example", []string{"worker.example"}, addr
+		}
+	}
+	s := f.register(old, "a", named("127.0.0.1"))
+	s.place("alice")
+	resp, _ := f.get("/counters/alice")
+	require.Equal(t, 200, resp.StatusCode)
+	require.NoError(t, f.store.Deregister(t.Context(), s.SessionID))
+
+	target = next.addr
+	f.register(next, "b", named("192.0.2.1"))
+	for _, body := range []string{"", "body"} {
+		resp, _ = f.post("/counters/alice", body)
+		require.Equal(t, 200, resp.StatusCode)
+	}
+	require.Len(t, next.seen(), 2)
+	old.only()
+}
+
+// movedConn says that it leads elsewhere.
+type movedConn struct{ net.Conn }
+
+func (movedConn) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 80} }
+
+func TestTheDialledAddressIsKnown(t *testing.T) {
+	t.Parallel()
+	w := newFake(t, nil)
+	transport := newTransport(nil)
+	t.Cleanup(transport.CloseIdleConnections)
+	ctx := withBackend(t.Context(), []string{"localhost"}, "")
+	require.Empty(t, dialledAddr(ctx))
+	_, port, err := net.SplitHostPort(w.addr)
+	require.NoError(t, err)
+	for range 2 { // dialled, and from the pool
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://localhost:"+port, http.NoBody)
+		require.NoError(t, err)
+		resp, err := transport.RoundTrip(req)
+		require.NoError(t, err)
+		require.NoError(t, resp.Body.Close())
+		require.Equal(t, "127.0.0.1", dialledAddr(ctx))
+	}
+	require.Equal(t, 1, w.connections())
+}
+
+// The transport may send the same body on a second connection when the first
+// turned out to be closed.
+func TestTheLossOfAConnectionEndsItsBodyButNotOnTheNextOne(t *testing.T) {
+	t.Parallel()
+	read := func(body *hop.Reader) error {
+		_, err := body.Read(make([]byte, 1))
+		return err
+	}
+	piped := func() *workerConn {
+		near, far := net.Pipe()
+		t.Cleanup(func() { _ = far.Close() })
+		return &workerConn{Conn: near}
+	}
+	body, err := hop.NewBody(strings.NewReader("body"), 10).Open()
+	require.NoError(t, err)
+	first, second := piped(), piped()
+	first.carry(body)
+	require.NoError(t, read(body))
+	require.NoError(t, first.Close())
+	require.ErrorIs(t, read(body), errConnLost)
+	second.carry(body)
+	require.NoError(t, read(body))
+	_ = first.Close()
+	require.NoError(t, read(body), "the first one is of no concern")
+	require.NoError(t, second.Close())
+	require.ErrorIs(t, read(body), errConnLost)
+	first.carry(body)
+	require.ErrorIs(t, read(body), errConnLost, "it was closed before")
+}
