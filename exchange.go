@@ -86,9 +86,13 @@ func (e *exchange) run(rt route) {
 		return
 	}
 	if e.refusedInBand(a) {
-		if a, err = e.sendElsewhere(a); err != nil {
+		first := a
+		if a, err = e.sendElsewhere(first); err != nil {
 			e.refuse(err)
 			return
+		}
+		if a != first && e.refusedInBand(a) && e.givesUp(a) {
+			e.free(a.refusal()) // this one is passed on, but its row must not stay
 		}
 	}
 	defer a.close()

@@ -151,6 +151,7 @@ func TestASecondRefusalIsPassedOnWithoutItsMarker(t *testing.T) {
 	require.Empty(t, resp.Header.Get(wire.HeaderRefusal))
 	a.only()
 	require.Len(t, append(b.seen(), c.seen()...), 1, "no third attempt")
+	require.Empty(t, f.owner("alice"), "its row does not stay with who refused it")
 }
 
 func TestWithNoOtherCandidateTheFirstRefusalIsTheAnswer(t *testing.T) {

@@ -92,7 +92,7 @@ type replaced struct {
 func (e *exchange) sendElsewhere(first *attempt) (*attempt, error) {
 	again := e.call.ask
 	if e.givesUp(first) {
-		again.refused = &store.Refused{SessionID: first.lease.ID, ClientID: first.lease.ClientID, Epoch: first.epoch}
+		again.refused = first.refusal()
 	}
 	if e.body != nil && !e.body.Suspend() {
 		if again.refused != nil {
@@ -126,6 +126,11 @@ func (e *exchange) givesUp(a *attempt) bool {
 	default:
 		return wire.GivesUp(reason)
 	}
+}
+
+// refusal names the placement that was refused.
+func (a *attempt) refusal() *store.Refused {
+	return &store.Refused{SessionID: a.lease.ID, ClientID: a.lease.ClientID, Epoch: a.epoch}
 }
 
 // free gives up a row that its owner refuses to serve; the next request places

@@ -11,6 +11,7 @@ import (
 const (
 	maxTokenBytes = 512  // clientId, secret, challenge, …
 	maxURLBytes   = 2048 // advertiseUrl
+	maxNamespaces = 1000 // of one worker: each costs the store a step
 )
 
 // What a registration wants of another deployment's workers (protocol §7).
@@ -99,8 +100,9 @@ func (r *Register) checkBinding(o *object) {
 }
 
 func (r *Register) checkNamespaces(o *object) {
-	if len(r.Namespaces) == 0 {
-		o.fail("namespaces", "must name at least one namespace")
+	if len(r.Namespaces) == 0 || len(r.Namespaces) > maxNamespaces {
+		o.fail("namespaces", fmt.Sprintf("must name from 1 to %d namespaces", maxNamespaces))
+		return
 	}
 	for i, ns := range r.Namespaces {
 		if err := CheckNamespace(ns); err != nil {

@@ -233,6 +233,7 @@ func TestNamespacesAreCheckedAndNamed(t *testing.T) {
 	for text, field := range map[string]string{
 		`[]`: "namespaces", `["/a", "b"]`: "namespaces[1]", `["/a", null]`: "namespaces[1]", `["/a", 1]`: "namespaces",
 		`["/registry"]`: "namespaces[0]", `["/b", "/a", "/ "]`: "namespaces[2]",
+		`["/a"` + strings.Repeat(`, "/a"`, 1000) + `]`: "namespaces", // each costs the store a step
 	} {
 		_, err := wire.ParseRegister(body(registration(), "namespaces", text))
 		requireField(t, err, field)

@@ -48,143 +48,6 @@ func (d *directory) joined(t *testing.T, client string) (sid string) {
 	return r.SessionID
 }
 
-func TestRegisteringTwiceUnderOneSessionIsOnce(t *testing.T) {
-	t.Parallel()
-	d := open(t, time.Hour)
-	other := d.joined(t, "other")
-	r := registration("a")
-	r.AdvertiseURL = "http://other"
-	r.Instances = map[string][]string{"/counters": {"x"}}
-	_, err := d.Register(t.Context(), r)
-	require.NoError(t, err)
-	row, err := d.Lookup(t.Context(), "/counters", "x")
-	require.NoError(t, err)
-	s, err := d.Session(t.Context(), other)
-	require.NoError(t, err)
-	require.True(t, s.Stopped)
-
-	before := d.do1(t, "HGET", string(d.keys.fleet().client("a")), "gen")
-	_, err = d.Register(t.Context(), r)
-	require.NoError(t, err)
-	require.Equal(t, before, d.do1(t, "HGET", string(d.keys.fleet().client("a")), "gen"))
-	again, err := d.Lookup(t.Context(), "/counters", "x")
-	require.NoError(t, err)
-	require.Equal(t, row, again)
-}
-
-func TestRegisteringAgainUnderAnOldSessionDoesNotBringItBack(t *testing.T) {
-	t.Parallel()
-	d := open(t, time.Hour)
-	old := registration("a")
-	_, err := d.Register(t.Context(), old)
-	require.NoError(t, err)
-	sid := d.joined(t, "a")
-	_, err = d.Register(t.Context(), old)
-	require.ErrorIs(t, err, store.ErrOvertaken)
-	_, err = d.Heartbeat(t.Context(), store.Beat{SessionID: sid})
-	require.NoError(t, err)
-	live, err := d.Live(t.Context())
-	require.NoError(t, err)
-	require.Len(t, live, 1)
-
-	require.NoError(t, d.Deregister(t.Context(), sid))
-	_, err = d.Register(t.Context(), old)
-	require.ErrorIs(t, err, store.ErrOvertaken)
-}
-
-func TestASessionIDIsAWord(t *testing.T) {
-	t.Parallel()
-	d := open(t, time.Hour)
-	for _, sid := range []string{"", "a b", "a\n"} {
-		r := registration("a")
-		r.SessionID = sid
-		_, err := d.Register(t.Context(), r)
-		require.ErrorContains(t, err, "session id")
-	}
-	require.Empty(t, d.scan(t))
-}
-
-// A registration that stops halfway leaves sessions in buckets that the next
-// one may not serve: it ends them all the same.
-func TestARegistrationCleansUpAfterInterruptedOnes(t *testing.T) {
-	t.Parallel()
-	d := open(t, time.Hour)
-	first := registration("a")
-	first.Namespaces = []string{"/one", "/two"}
-	_, err := d.Register(t.Context(), first)
-	require.NoError(t, err)
-
-	second := registration("a")
-	second.Namespaces = []string{"/two", "/three"}
-	r, err := d.admit(t.Context(), &second)
-	require.NoError(t, err)
-	require.NoError(t, d.join(t.Context(), r))
-
-	third := registration("a")
-	third.Namespaces = []string{"/four"}
-	_, err = d.Register(t.Context(), third)
-	require.NoError(t, err)
-	for _, ns := range []string{"/one", "/two", "/three"} {
-		b := d.keys.bucket(ns, 0)
-		require.Equal(t, "0", d.do1(t, "ZCARD", b.sessions()), ns)
-		for _, sid := range []string{first.SessionID, second.SessionID} {
-			require.Equal(t, "0", d.do1(t, "EXISTS", b.session(sid)), ns)
-		}
-	}
-	require.Equal(t, "/four", d.do1(t, "HGET", d.keys.fleet().client("a"), "spaces"))
-
-	// What is left of the interrupted one comes too late.
-	require.ErrorIs(t, d.join(t.Context(), r), store.ErrOvertaken)
-	_, err = d.reclaim(t.Context(), r)
-	require.NoError(t, err, "it listed nothing")
-	require.NoError(t, d.retire(t.Context(), r))
-	_, err = d.settle(t.Context(), r)
-	require.ErrorIs(t, err, store.ErrOvertaken)
-	_, err = d.Heartbeat(t.Context(), store.Beat{SessionID: third.SessionID})
-	require.NoError(t, err)
-}
-
-// The rows that a registration lists have a live owner at every step of it.
-func TestNoListedRowIsFreeDuringARegistration(t *testing.T) {
-	t.Parallel()
-	d := open(t, time.Hour)
-	const ids = 1200
-	first := registration("a")
-	for i := range ids {
-		first.Instances = map[string][]string{"/counters": append(first.Instances["/counters"], fmt.Sprint("id-", i))}
-	}
-	_, err := d.Register(t.Context(), first)
-	require.NoError(t, err)
-	epochs := map[string]int64{}
-	check := func(step string) {
-		t.Helper()
-		for _, id := range first.Instances["/counters"] {
-			row, err := d.Lookup(t.Context(), "/counters", id)
-			require.NoError(t, err, step)
-			if epochs[id] != 0 {
-				require.Equal(t, epochs[id], row.Epoch, step)
-			}
-			epochs[id] = row.Epoch
-		}
-	}
-	check("before")
-	second := registration("a")
-	second.Instances = first.Instances
-	r, err := d.admit(t.Context(), &second)
-	require.NoError(t, err)
-	check("admitted")
-	require.NoError(t, d.join(t.Context(), r))
-	check("joined")
-	_, err = d.reclaim(t.Context(), r)
-	require.NoError(t, err)
-	check("reclaimed")
-	require.NoError(t, d.retire(t.Context(), r))
-	check("retired")
-	_, err = d.settle(t.Context(), r)
-	require.NoError(t, err)
-	check("settled")
-}
-
 // A node may die between the fleet's step and the buckets': the next heartbeat
 // carries the whole state.
 func TestAHeartbeatAppliesWhatDidNotReachTheBuckets(t *testing.T) {
@@ -256,39 +119,6 @@ func TestNoSecretIsInAnError(t *testing.T) {
 	require.NotContains(t, err.Error(), "hidden")
 }
 
-// A row that left and came back is another placement.
-func TestAMessageIsForThePlacementThatItWasQueuedFor(t *testing.T) {
-	t.Parallel()
-	d := open(t, time.Hour)
-	r := registration("a")
-	r.Instances = map[string][]string{"/counters": {"x", "y"}}
-	_, err := d.Register(t.Context(), r)
-	require.NoError(t, err)
-	for _, id := range r.Instances["/counters"] {
-		require.NoError(t, d.WindDown(t.Context(), "/counters", id, nil))
-	}
-	n, err := d.Release(t.Context(), []wire.Release{{SessionID: r.SessionID, Namespace: "/counters", ID: "x"}})
-	require.NoError(t, err)
-	require.Equal(t, 1, n)
-	b := bucketOf{directory: d, bucketKeys: d.keys.bucket("/counters", 0)}
-	require.Equal(t, []int64{0}, b.reclaim(t, r.SessionID, "a", r.SessionID, "x"))
-	ans, err := d.Heartbeat(t.Context(), store.Beat{SessionID: r.SessionID})
-	require.NoError(t, err)
-	require.Len(t, ans.Messages, 1)
-	require.Equal(t, "y", ans.Messages[0].InstanceID)
-	require.Equal(t, "1", d.do1(t, "HLEN", d.keys.fleet().messages("a")), "the other one is dropped for good")
-}
-
-func TestDroppingAMessageSparesItsReplacement(t *testing.T) {
-	t.Parallel()
-	d := open(t, time.Hour)
-	key := d.keys.fleet().messages("a")
-	d.do1(t, "HSET", key, "/counters x", "12 1 -", "/counters y", "13 1 -")
-	a := d.calling(t, dropScript.with([]string{key}, "/counters x", "11", "/counters y", "13", "/counters z", "14"))
-	require.Equal(t, int64(1), a.int())
-	require.Equal(t, "12 1 -", d.do1(t, "HGET", key, "/counters x"))
-}
-
 func TestOneNodeSweepsAtATimeAndADeadOneNotForLong(t *testing.T) {
 	t.Parallel()
 	d := open(t, time.Hour)
@@ -297,13 +127,15 @@ func TestOneNodeSweepsAtATimeAndADeadOneNotForLong(t *testing.T) {
 	b.reclaim(t, sid, "a", sid, "x")
 	require.NoError(t, d.Deregister(t.Context(), sid))
 	lock := d.keys.fleet().sweep()
-	d.do1(t, "SET", lock, "another node", "PX", "3000")
+	d.do1(t, "SET", lock, "another node", "PX", "60000")
 	removed, more, err := d.Sweep(t.Context())
 	require.NoError(t, err)
 	require.Zero(t, removed)
 	require.False(t, more)
 	require.Equal(t, "another node", d.do1(t, "GET", lock))
 	require.Zero(t, d.calling(t, unlockScript.with([]string{lock}, "this node")).int())
+	// The other one dies, and its turn runs out.
+	d.do1(t, "PEXPIRE", lock, "20")
 	require.Eventually(t, func() bool {
 		removed, _, err = d.Sweep(t.Context())
 		return err == nil && removed == 1
@@ -326,16 +158,6 @@ func TestAClientsEntryInABucketIsForgottenInTheEnd(t *testing.T) {
 	require.Equal(t, "1", b.do1(t, "HEXISTS", b.clients(), "a"))
 	require.Equal(t, "0", b.do1(t, "HEXISTS", b.clients(), "b"))
 	require.Equal(t, "1", b.do1(t, "HEXISTS", b.clients(), "c"))
-}
-
-func TestDeadlinesAreRoundedUpToMilliseconds(t *testing.T) {
-	t.Parallel()
-	require.Equal(t, int64(-1), milliseconds(nil))
-	for d, want := range map[time.Duration]int64{
-		0: 0, -time.Second: 0, 1: 1, time.Millisecond: 1, time.Millisecond + 1: 2, time.Second: 1000,
-	} {
-		require.Equal(t, want, milliseconds(&d), d)
-	}
 }
 
 func TestWhatBelongsToASessionLivesAsLongAsItDoes(t *testing.T) {
@@ -374,33 +196,6 @@ func TestWhatBelongsToASessionLivesAsLongAsItDoes(t *testing.T) {
 	}
 }
 
-func TestAHeartbeatThatIsOvertakenDropsNoMessageOfItsSuccessor(t *testing.T) {
-	t.Parallel()
-	d := open(t, time.Hour)
-	first := registration("a")
-	first.Instances = map[string][]string{"/counters": {"x"}}
-	_, err := d.Register(t.Context(), first)
-	require.NoError(t, err)
-	require.NoError(t, d.WindDown(t.Context(), "/counters", "x", nil))
-	ans, err := d.Heartbeat(t.Context(), store.Beat{SessionID: first.SessionID})
-	require.NoError(t, err)
-	require.Len(t, ans.Messages, 1)
-	row, err := d.Lookup(t.Context(), "/counters", "x")
-	require.NoError(t, err)
-	onItsWay := []waiting{{place: placeOf("/counters", "x"), epoch: row.Epoch, Message: ans.Messages[0]}}
-
-	second := first
-	second.SessionID = rand.Text()
-	_, err = d.Register(t.Context(), second)
-	require.NoError(t, err)
-	messages, err := d.deliver(t.Context(), first.SessionID, "a", onItsWay)
-	require.NoError(t, err)
-	require.Empty(t, messages)
-	ans, err = d.Heartbeat(t.Context(), store.Beat{SessionID: second.SessionID})
-	require.NoError(t, err)
-	require.Len(t, ans.Messages, 1)
-}
-
 func TestAHeartbeatTellsTheShortestLease(t *testing.T) {
 	t.Parallel()
 	d := open(t, time.Hour)
@@ -412,5 +207,21 @@ func TestAHeartbeatTellsTheShortestLease(t *testing.T) {
 		require.NoError(t, err)
 		require.LessOrEqual(t, ans.TTL, time.Hour)
 		require.Equal(t, "1", d.do1(t, "PEXPIRE", key, "1000"))
+	}
+}
+
+func TestTheListOfLiveSessionsIsCleaned(t *testing.T) {
+	t.Parallel()
+	for name, clean := range map[string]func(d *directory) error{
+		"by who reads it": func(d *directory) error { _, err := d.Live(t.Context()); return err },
+		"by the sweep":    func(d *directory) error { _, _, err := d.Sweep(t.Context()); return err },
+	} {
+		d := open(t, time.Hour)
+		sid := d.joined(t, "a")
+		live := d.keys.fleet().live()
+		d.do1(t, "ZADD", live, "1", "gone", "2", sid)
+		require.NoError(t, clean(d), name)
+		require.Equal(t, "1", d.do1(t, "ZCARD", live), name)
+		require.NotEmpty(t, d.do1(t, "ZSCORE", live, sid), name)
 	}
 }
