@@ -98,20 +98,20 @@ func newFront(t *testing.T, changes ...func(*setup)) *front {
 // quarantine is over.
 func (f *front) prime(opts Options) {
 	f.t.Helper()
-	ctx := f.t.Context()
+	ctx, session := f.t.Context(), "prime-"+rand.Text()
 	long := opts.Store.backend.Open(store.Config{Prefix: "pinboard", LeaseTTL: time.Hour, Shards: 1})
 	hasty := opts.Store.backend.Open(store.Config{Prefix: "pinboard", LeaseTTL: time.Millisecond, Shards: 1})
 	_, err := long.Register(ctx, store.Registration{
-		SessionID: "prime", ClientID: "prime", Secret: wire.NewSecret("prime"), AdvertiseURL: "http://prime",
+		SessionID: session, ClientID: "prime", Secret: wire.NewSecret("prime"), AdvertiseURL: "http://prime",
 		Namespaces: []string{counters_}, Headroom: 1,
 	})
 	require.NoError(f.t, err)
-	require.NoError(f.t, long.Activate(ctx, "prime"))
+	require.NoError(f.t, long.Activate(ctx, session))
 	require.Eventually(f.t, func() bool {
 		res, err := hasty.Resolve(ctx, store.Request{Namespace: counters_, ID: "prime", View: store.AnyView, BalanceFactor: 1})
 		return err == nil && res.Outcome != store.Quarantined
 	}, patience, time.Millisecond)
-	require.NoError(f.t, long.Deregister(ctx, "prime"))
+	require.NoError(f.t, long.Deregister(ctx, session))
 }
 
 // session is a fake worker's registration.

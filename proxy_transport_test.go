@@ -2,6 +2,7 @@ package pinboard
 
 import (
 	"context"
+	"io"
 	"net"
 	"net/http"
 	"strings"
@@ -66,8 +67,10 @@ func TestTheAddressIsCheckedBeforeItIsDialled(t *testing.T) {
 			// Connections are accepted in order, and the first is the test's own.
 			conn, err := net.Dial("tcp", w.addr)
 			require.NoError(t, err)
-			require.NoError(t, conn.Close())
-			require.Eventually(t, func() bool { return w.connections() > 0 }, patience, time.Millisecond)
+			defer func() { _ = conn.Close() }()
+			_, err = io.WriteString(conn, "GET / HTTP/1.1\r\n\r\n")
+			require.NoError(t, err)
+			require.Eventually(t, func() bool { return len(w.seen()) == 1 }, patience, time.Millisecond)
 			require.Equal(t, 1, w.connections())
 		}
 	}
