@@ -19,7 +19,7 @@ const (
 	// sent together with the beginning of its body.
 	headDelay = 5 * time.Millisecond
 	// endTime is how long a stream that ends in good order may take for it.
-	endTime = time.Second
+	endTime = 2 * time.Second
 )
 
 // errStreamEnds is the cause of a cancelled stream that is to end as if its

@@ -25,7 +25,7 @@ const (
 	// comes back: clients reconnect.
 	closeRestart = 1012
 	// closeTime is how long a WebSocket that is being closed may take for it.
-	closeTime = time.Second
+	closeTime = 2 * time.Second
 )
 
 // switchProtocols turns the exchange into a tunnel, which it closes.

@@ -72,6 +72,8 @@ func TestResolveClearsLapsedCandidatesThatItMeets(t *testing.T) {
 			for sid, headroom := range c.gone {
 				b.candidate(t, sid, headroom)
 				b.lapse(t, sid)
+				// Were it the last to lapse, that would be noticed first.
+				b.do1(t, "ZADD", b.sessions(), "1", sid)
 			}
 			before := b.do1(t, "HGET", b.meta(), "version")
 			outcome, sid := b.resolve(t, store.Request{
