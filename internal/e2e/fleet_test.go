@@ -43,6 +43,7 @@ const passportDocument = `{
 type fleet struct {
 	store    string
 	redisURL string
+	redis    *redistest.Server // nil on memory
 
 	fleetToken, operatorToken, adaToken string
 
@@ -86,7 +87,8 @@ func emptyFleet(t *testing.T, store string) *fleet {
 		fleetToken: "fleet-" + rand.Text(), operatorToken: "operator-" + rand.Text(), adaToken: "ada-" + rand.Text(),
 	}
 	if store == redis {
-		f.redisURL = "redis://" + redistest.New(t, redistest.Options{TCP: true}).Addr()
+		f.redis = redistest.New(t, redistest.Options{TCP: true})
+		f.redisURL = "redis://" + f.redis.Addr()
 	}
 	t.Cleanup(f.client.CloseIdleConnections)
 	t.Cleanup(func() { f.checkOutputs(t) })

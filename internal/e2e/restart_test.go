@@ -88,6 +88,7 @@ func TestStreamsEndWhenPinboardStops(t *testing.T) {
 
 func TestAForgetfulStoreWaitsForTheLivingToRegisterAgain(t *testing.T) {
 	t.Parallel()
+	const away = "Redis away past the lease, back without its data"
 	for name, c := range map[string]struct {
 		store  string
 		forget func(*testing.T, *fleet)
@@ -95,6 +96,17 @@ func TestAForgetfulStoreWaitsForTheLivingToRegisterAgain(t *testing.T) {
 		"pinboard restarted on memory": {memory, func(t *testing.T, f *fleet) { f.replaceNode(t, func(n *node) { n.stop(t) }) }},
 		"pinboard killed on memory":    {memory, func(t *testing.T, f *fleet) { f.replaceNode(t, func(n *node) { n.kill() }) }},
 		"flushed Redis":                {redis, func(t *testing.T, f *fleet) { f.flushRedis(t) }},
+		// Longer than a lease: the workers serve nothing any more, but keep
+		// what they have.
+		away: {redis, func(t *testing.T, f *fleet) {
+			f.redis.Kill()
+			awaitTrue(t, "nothing is served without a lease", func() bool {
+				_, first := f.try(t, http.MethodGet, "first", "state")
+				_, second := f.try(t, http.MethodGet, "second", "state")
+				return !first && !second
+			})
+			f.redis.Restart(t)
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -103,7 +115,7 @@ func TestAForgetfulStoreWaitsForTheLivingToRegisterAgain(t *testing.T) {
 			rooms := map[string]*worker{"first": ws[0], "second": ws[1]}
 			before := f.fill(t, rooms)
 			dead := f.sessions(t)
-			socket := f.openSocketUnless(t, "first", c.store == memory)
+			socket := f.openSocketUnless(t, "first", c.store == memory || name == away)
 
 			c.forget(t, f)
 			for _, w := range ws {
