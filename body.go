@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"os"
 	"time"
+
+	"github.com/pinboard-go/pinboard/internal/jsonbody"
 )
 
 const (
@@ -68,7 +70,7 @@ func leaveBody(w http.ResponseWriter, r *http.Request) {
 func deliver(w http.ResponseWriter, body any) error {
 	control := http.NewResponseController(w)
 	_ = control.SetWriteDeadline(time.Now().Add(answerTime))
-	writeJSON(w, http.StatusOK, body)
+	jsonbody.Write(w, http.StatusOK, body)
 	err := control.Flush()
 	if errors.Is(err, http.ErrNotSupported) {
 		return nil // the writer tells nothing: it may have been sent

@@ -3,6 +3,8 @@ package pinboard
 import (
 	"context"
 	"net/http"
+
+	"github.com/pinboard-go/pinboard/internal/jsonbody"
 )
 
 // serveHealthz answers whether this node can serve: whether its store answers
@@ -19,7 +21,7 @@ func (p *Pinboard) serveHealthz(w http.ResponseWriter, r *http.Request) {
 		p.writeRefusal(w, r, err)
 		return
 	}
-	writeJSON(w, http.StatusOK, struct {
+	jsonbody.Write(w, http.StatusOK, struct {
 		Status string `json:"status"`
 	}{"ok"})
 }

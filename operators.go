@@ -10,6 +10,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/pinboard-go/pinboard/internal/jsonbody"
 	"github.com/pinboard-go/pinboard/internal/store"
 	"github.com/pinboard-go/pinboard/internal/wire"
 	"github.com/pinboard-go/pinboard/passport"
@@ -67,7 +68,7 @@ func (g *registry) workers(ctx context.Context, w http.ResponseWriter, c *regist
 			Degraded: s.Degraded, ExpiresInMs: s.TTL.Milliseconds(), RegisteredAt: s.RegisteredAt.UnixMilli(),
 		})
 	}
-	writeJSON(w, http.StatusOK, struct {
+	jsonbody.Write(w, http.StatusOK, struct {
 		Workers []workerView `json:"workers"`
 	}{list})
 	return nil
@@ -81,7 +82,7 @@ func (g *registry) health(ctx context.Context, w http.ResponseWriter, _ *registr
 	if err != nil {
 		return err
 	}
-	writeJSON(w, http.StatusOK, struct {
+	jsonbody.Write(w, http.StatusOK, struct {
 		QuarantineMs int64 `json:"quarantineMs"`
 		Resolves     int64 `json:"resolves"`
 		CacheHits    int64 `json:"cacheHits"`
@@ -141,7 +142,7 @@ func (g *registry) drain(ctx context.Context, w http.ResponseWriter, c *registry
 		return unknownClient(err)
 	}
 	g.log.Info("worker drained", zap.String("client", body.ClientID), zap.Durationp("deadline", body.Deadline))
-	writeJSON(w, http.StatusOK, drained{Draining: true, DrainDeadline: drainDeadline(d, 0)})
+	jsonbody.Write(w, http.StatusOK, drained{Draining: true, DrainDeadline: drainDeadline(d, 0)})
 	return nil
 }
 
@@ -160,7 +161,7 @@ func (g *registry) undrain(ctx context.Context, w http.ResponseWriter, c *regist
 		return unknownClient(err)
 	}
 	g.log.Info("worker no longer drained", zap.String("client", clientID))
-	writeJSON(w, http.StatusOK, drained{})
+	jsonbody.Write(w, http.StatusOK, drained{})
 	return nil
 }
 
@@ -195,7 +196,7 @@ func (g *registry) windDown(ctx context.Context, w http.ResponseWriter, c *regis
 	}
 	g.log.Info("wind-down queued", zap.String("namespace", body.Namespace), zap.String("id", body.ID),
 		zap.Durationp("deadline", body.Deadline))
-	writeJSON(w, http.StatusOK, struct {
+	jsonbody.Write(w, http.StatusOK, struct {
 		Queued bool `json:"queued"`
 	}{true})
 	return nil
@@ -232,7 +233,7 @@ func (g *registry) placements(ctx context.Context, w http.ResponseWriter, c *reg
 	for i, r := range rows {
 		list[i] = rowView{ID: r.ID, ClientID: r.ClientID, Epoch: r.Epoch, PlacedAt: r.PlacedAt.UnixMilli()}
 	}
-	writeJSON(w, http.StatusOK, struct {
+	jsonbody.Write(w, http.StatusOK, struct {
 		Placements []rowView `json:"placements"`
 		Cursor     string    `json:"cursor,omitempty"`
 	}{list, next})

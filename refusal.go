@@ -1,7 +1,6 @@
 package pinboard
 
 import (
-	"encoding/json"
 	"errors"
 	"math"
 	"net/http"
@@ -10,6 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/pinboard-go/pinboard/internal/jsonbody"
 	"github.com/pinboard-go/pinboard/internal/wire"
 )
 
@@ -62,23 +62,10 @@ func (p *Pinboard) writeRefusal(w http.ResponseWriter, r *http.Request, err erro
 	if ref.status == http.StatusServiceUnavailable {
 		h.Set("Retry-After", wholeSeconds(ref.retryAfter))
 	}
-	writeJSON(w, ref.status, wire.Error{Error: ref.message, Reregister: ref.reregister})
+	jsonbody.Write(w, ref.status, wire.Error{Error: ref.message, Reregister: ref.reregister})
 }
 
 // wholeSeconds rounds up, to at least 1 (protocol, head).
 func wholeSeconds(d time.Duration) string {
 	return strconv.Itoa(max(1, int(math.Ceil(d.Seconds()))))
-}
-
-func writeJSON(w http.ResponseWriter, status int, body any) {
-	text, err := json.Marshal(body)
-	if err != nil { // every body is ours
-		panic(err)
-	}
-	h := w.Header()
-	h.Set("Content-Type", "application/json")
-	h.Set("Cache-Control", "no-store")
-	h.Set("Content-Length", strconv.Itoa(len(text)))
-	w.WriteHeader(status)
-	_, _ = w.Write(text) // a client that has left needs no answer
 }

@@ -10,6 +10,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/pinboard-go/pinboard/internal/jsonbody"
 	"github.com/pinboard-go/pinboard/internal/store"
 	"github.com/pinboard-go/pinboard/internal/wire"
 	"github.com/pinboard-go/pinboard/passport"
@@ -195,7 +196,7 @@ func (g *registry) heartbeat(ctx context.Context, w http.ResponseWriter, c *regi
 		return err
 	}
 	passed := time.Since(heard)
-	writeJSON(w, http.StatusOK, wire.Beat{
+	jsonbody.Write(w, http.StatusOK, wire.Beat{
 		ExpiresInMs:   answer.TTL.Milliseconds(),
 		Draining:      answer.Drain.Draining,
 		DrainDeadline: drainDeadline(answer.Drain, passed),
@@ -283,7 +284,7 @@ func (g *registry) release(ctx context.Context, w http.ResponseWriter, c *regist
 			return err
 		}
 	}
-	writeJSON(w, http.StatusOK, wire.Released{Released: released})
+	jsonbody.Write(w, http.StatusOK, wire.Released{Released: released})
 	return nil
 }
 
@@ -308,7 +309,7 @@ func (g *registry) deregister(ctx context.Context, w http.ResponseWriter, c *reg
 	if s != nil {
 		g.log.Info("worker deregistered", zap.String("client", s.ClientID), zap.String("session", s.ID))
 	}
-	writeJSON(w, http.StatusOK, wire.Released{})
+	jsonbody.Write(w, http.StatusOK, wire.Released{})
 	return nil
 }
 

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/pinboard-go/pinboard/internal/attest"
+	"github.com/pinboard-go/pinboard/internal/jsonbody"
 	"github.com/pinboard-go/pinboard/internal/wire"
 )
 
@@ -58,7 +59,7 @@ func (w *Worker) serveChallenge(rw http.ResponseWriter, r *http.Request) *refusa
 	if !ok {
 		return refuseChallenge
 	}
-	writeJSON(rw, http.StatusOK, wire.ChallengeAnswer{Value: value})
+	jsonbody.Write(rw, http.StatusOK, wire.ChallengeAnswer{Value: value})
 	return nil
 }
 
@@ -68,12 +69,12 @@ func (w *Worker) serveStats(rw http.ResponseWriter, r *http.Request) *refusal {
 			return refuseProbe
 		}
 	}
-	writeJSON(rw, http.StatusOK, w.Stats())
+	jsonbody.Write(rw, http.StatusOK, w.Stats())
 	return nil
 }
 
 func (w *Worker) serveLive(rw http.ResponseWriter, _ *http.Request) *refusal {
-	writeJSON(rw, http.StatusOK, map[string]bool{"live": true})
+	jsonbody.Write(rw, http.StatusOK, map[string]bool{"live": true})
 	return nil
 }
 
@@ -81,7 +82,7 @@ func (w *Worker) serveReady(rw http.ResponseWriter, _ *http.Request) *refusal {
 	if why := w.notReady(); why != "" {
 		return &refusal{status: http.StatusServiceUnavailable, detail: why}
 	}
-	writeJSON(rw, http.StatusOK, map[string]bool{"ready": true})
+	jsonbody.Write(rw, http.StatusOK, map[string]bool{"ready": true})
 	return nil
 }
 

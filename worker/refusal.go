@@ -1,10 +1,9 @@
 package worker
 
 import (
-	"encoding/json"
 	"net/http"
-	"strconv"
 
+	"github.com/pinboard-go/pinboard/internal/jsonbody"
 	"github.com/pinboard-go/pinboard/internal/wire"
 )
 
@@ -61,18 +60,5 @@ func (ref *refusal) write(w http.ResponseWriter) {
 	if ref.reason != "" {
 		h.Set(wire.HeaderRefusal, ref.reason)
 	}
-	writeJSON(w, ref.status, wire.Detail{Detail: ref.detail})
-}
-
-func writeJSON(w http.ResponseWriter, status int, body any) {
-	text, err := json.Marshal(body)
-	if err != nil { // every body is ours
-		panic(err)
-	}
-	h := w.Header()
-	h.Set("Content-Type", "application/json")
-	h.Set("Cache-Control", "no-store")
-	h.Set("Content-Length", strconv.Itoa(len(text)))
-	w.WriteHeader(status)
-	_, _ = w.Write(text) // a client that has left needs no answer
+	jsonbody.Write(w, ref.status, wire.Detail{Detail: ref.detail})
 }
