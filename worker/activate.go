@@ -183,6 +183,7 @@ func (d *directory) runHooks(inst *Instance) {
 			err = fault
 		}
 		if err != nil {
+			d.metrics.callbackFailed("OnClose")
 			d.log.Error("OnClose hook failed", inst.field(), zap.Error(err))
 		}
 	}

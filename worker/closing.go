@@ -27,6 +27,9 @@ func (d *directory) beginClose(inst *Instance, cause error) {
 	}
 	if inst.state == stateLive {
 		d.stats(inst.namespace).Evictions++
+		if errors.Is(cause, ErrAborted) {
+			d.metrics.aborts.Inc()
+		}
 	}
 	inst.state, inst.refusal = stateClosing, refuseClosing
 	inst.lost.Store(errors.Is(cause, errDuplicate))

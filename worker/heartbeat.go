@@ -27,6 +27,7 @@ func (r *registration) heartbeat(ctx context.Context) {
 	switch {
 	case ctx.Err() != nil:
 	case err != nil:
+		r.metrics.controlFailed("heartbeat", "transport")
 		r.log.Warn("heartbeat failed", zap.Error(err))
 	case a.status == http.StatusOK:
 		r.acked(ctx, sent, acks, a)
@@ -36,8 +37,10 @@ func (r *registration) heartbeat(ctx context.Context) {
 		r.lost()
 		r.register(ctx)
 	case a.status == http.StatusUnauthorized:
+		r.metrics.controlFailed("heartbeat", "unauthorized")
 		r.log.Error("heartbeat rejected with 401: check the deployment token")
 	default:
+		r.metrics.controlFailed("heartbeat", "rejected")
 		r.log.Warn("heartbeat rejected", zap.Int("status", a.status), zap.String("error", a.why()))
 	}
 }
@@ -45,6 +48,7 @@ func (r *registration) heartbeat(ctx context.Context) {
 func (r *registration) acked(ctx context.Context, sent instant, acks []string, a *answer) {
 	ttl, ok := a.expiresIn()
 	if !ok {
+		r.metrics.controlFailed("heartbeat", "malformed")
 		r.log.Error("heartbeat answered without a lease time")
 		return
 	}
@@ -68,6 +72,7 @@ func (r *registration) displaced(a *answer) {
 	r.registered = false
 	r.mu.Unlock()
 	r.broadcast()
+	r.metrics.controlFailed("heartbeat", "superseded")
 	r.log.Error("superseded by a worker of a higher epoch: stopping for good", zap.String("error", a.why()))
 	r.dir.refuseAll(errSuperseded)
 }
@@ -81,6 +86,7 @@ func (r *registration) applyMessages(a *answer) (confirmed []string) {
 	}
 	list, ok := get[[]json.RawMessage](a, "messages")
 	if !ok {
+		r.metrics.controlFailed("control_message", "malformed_batch")
 		r.log.Error("heartbeat answered with malformed messages")
 		return nil
 	}
@@ -88,11 +94,13 @@ func (r *registration) applyMessages(a *answer) (confirmed []string) {
 	for _, raw := range list {
 		var message map[string]json.RawMessage
 		if json.Unmarshal(raw, &message) != nil || message == nil {
+			r.metrics.controlFailed("control_message", "malformed")
 			r.log.Error("heartbeat answered with a malformed control message")
 			continue
 		}
 		if err := r.applyMessage(message); err != nil {
 			confirming = false
+			r.metrics.controlFailed("control_message", "callback")
 			r.log.Error("control message not applied", zap.Error(err))
 		}
 		var id string
@@ -160,6 +168,7 @@ func (r *registration) applyDrain(a *answer) {
 		if ok && seconds >= 0 {
 			next.hasDeadline, next.deadline = true, r.clock().mono+boundedDuration(seconds)
 		} else {
+			r.metrics.controlFailed("server_draining", "malformed_deadline")
 			r.log.Error("pinboard answered with a malformed drainDeadline")
 		}
 	}

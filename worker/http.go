@@ -117,8 +117,8 @@ func (w *Worker) serveInstance(rw http.ResponseWriter, r *http.Request, path str
 	if !ok {
 		return refusePath
 	}
-	construct := w.constructor(namespace)
-	if construct == nil {
+	h := w.host(namespace)
+	if h == nil {
 		return refuseNamespace
 	}
 	if err := wire.CheckID(id); err != nil {
@@ -132,10 +132,14 @@ func (w *Worker) serveInstance(rw http.ResponseWriter, r *http.Request, path str
 	if err != nil {
 		return refusePath
 	}
-	f, ref := w.dir.enter(r.Context(), key{namespace, id}, epoch, construct)
+	watch := startWatch(w.clock, h.duration)
+	f, ref := w.dir.enter(r.Context(), key{namespace, id}, epoch, h.construct)
 	if ref != nil {
+		watch.stop()
+		w.metrics.refused(ref, r)
 		return ref
 	}
+	f.watch = watch
 	f.serve(rw, forInstance(r.WithContext(withCaller(f.ctx, claims)), rest, inner))
 	return nil
 }

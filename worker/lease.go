@@ -37,6 +37,7 @@ type lease struct {
 	onUnhealthy func()
 	onRestored  func()
 	log         *zap.Logger
+	metrics     *metrics // set before the first request
 
 	callbacks sync.WaitGroup // armed and running timers
 
@@ -191,6 +192,7 @@ func (l *lease) call(name string, callback func()) {
 	}
 	defer func() {
 		if v := recover(); v != nil {
+			l.metrics.callbackFailed(name)
 			l.log.Error("callback panicked", zap.String("callback", name), zap.Any("panic", v), zap.Stack("stack"))
 		}
 	}()

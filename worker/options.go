@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
 	"github.com/pinboard-go/pinboard/internal/wire"
@@ -80,6 +81,10 @@ type Options struct {
 
 	// Logger gets what operators should know. Default: silent.
 	Logger *zap.Logger
+	// Registerer gets the worker's metrics, from New until a Shutdown has
+	// succeeded. Several workers on one registry need labels that tell them
+	// apart: prometheus.WrapRegistererWith. Default: nobody sees them.
+	Registerer prometheus.Registerer
 }
 
 // Token is a credential that no fmt verb, logger or encoder shows.

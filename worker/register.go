@@ -26,6 +26,7 @@ type registration struct {
 	lease      *lease
 	dir        *directory
 	namespaces func() []string
+	metrics    *metrics // set before start
 
 	// Minted once for each process: a restarted one can't claim what its
 	// predecessor held.
@@ -138,13 +139,14 @@ func (r *registration) register(ctx context.Context) {
 	case ctx.Err() != nil:
 		return
 	case err != nil:
-		r.backoff.failed()
+		r.registrationFailed("transport")
 		r.log.Warn("registration failed", zap.Error(err))
 	case a.status == http.StatusUnauthorized:
-		r.backoff.failed()
+		r.registrationFailed("unauthorized")
 		r.log.Error("registration rejected with 401: check the deployment token")
 	case a.status == http.StatusServiceUnavailable:
 		// Not yet: pinboard, or this worker's own advertise URL, is not ready.
+		r.metrics.controlFailed("register", "deferred")
 		r.backoff.deferBy(a.retryAfter)
 		level := zap.InfoLevel
 		if r.backoff.failures >= 3 {
@@ -152,11 +154,16 @@ func (r *registration) register(ctx context.Context) {
 		}
 		r.log.Log(level, "registration deferred", zap.Int("attempt", r.backoff.failures), zap.String("error", a.why()))
 	case a.status != http.StatusOK:
-		r.backoff.failed()
+		r.registrationFailed("rejected")
 		r.log.Warn("registration rejected", zap.Int("status", a.status), zap.String("error", a.why()))
 	default:
 		r.accept(ctx, sent, a)
 	}
+}
+
+func (r *registration) registrationFailed(reason string) {
+	r.backoff.failed()
+	r.metrics.registrationFailed(reason)
 }
 
 func (r *registration) registerBody() *wire.Register {
@@ -176,7 +183,7 @@ func (r *registration) accept(ctx context.Context, sent instant, a *answer) {
 	session, okSession := get[string](a, "sessionId")
 	ttl, okTTL := a.expiresIn()
 	if !okSession || session == "" || !okTTL {
-		r.backoff.failed()
+		r.registrationFailed("malformed")
 		r.log.Error("registration answered without a session or a lease time")
 		return
 	}
@@ -184,7 +191,8 @@ func (r *registration) accept(ctx context.Context, sent instant, a *answer) {
 	clear(r.acks)
 	// Duplicates quit before the lease is renewed: no request gets to an
 	// instance that another session owns.
-	for _, ref := range duplicates(a, r.log) {
+	for _, ref := range r.duplicates(a) {
+		r.metrics.duplicateQuits.Inc()
 		r.log.Warn("placed elsewhere meanwhile: quitting the instance",
 			zap.String("namespace", ref.Namespace), zap.String("id", ref.ID))
 		r.dir.abort(key{ref.Namespace, ref.ID}, errDuplicate)
@@ -206,13 +214,14 @@ func (r *registration) accept(ctx context.Context, sent instant, a *answer) {
 
 // duplicates reads the ids that other sessions own; entries that are not
 // understood are passed over.
-func duplicates(a *answer, log *zap.Logger) []wire.Ref {
+func (r *registration) duplicates(a *answer) []wire.Ref {
 	if raw, ok := a.fields["duplicates"]; !ok || string(raw) == "null" {
 		return nil
 	}
 	list, ok := get[[]json.RawMessage](a, "duplicates")
 	if !ok {
-		log.Error("registration answered with malformed duplicates")
+		r.metrics.controlFailed("register", "malformed_duplicates")
+		r.log.Error("registration answered with malformed duplicates")
 		return nil
 	}
 	var refs []wire.Ref
@@ -222,7 +231,8 @@ func duplicates(a *answer, log *zap.Logger) []wire.Ref {
 		namespace, okNamespace := entry["ns"].(string)
 		id, okID := entry["id"].(string)
 		if !okNamespace || !okID {
-			log.Error("registration answered with a malformed duplicate")
+			r.metrics.controlFailed("register", "malformed_duplicates")
+			r.log.Error("registration answered with a malformed duplicate")
 			continue
 		}
 		refs = append(refs, wire.Ref{Namespace: namespace, ID: id})
@@ -292,12 +302,14 @@ func (r *registration) readHeadroom() (headroom float64) {
 	defer func() {
 		if v := recover(); v != nil {
 			headroom = r.headroom
+			r.metrics.callbackFailed("Headroom")
 			r.log.Error("callback panicked", zap.String("callback", "Headroom"), zap.Any("panic", v), zap.Stack("stack"))
 		}
 	}()
 	if h := r.opts.Headroom(); h >= 0 && !math.IsInf(h, 0) { // false for NaN
 		r.headroom = h
 	} else {
+		r.metrics.callbackFailed("Headroom")
 		r.log.Error("Headroom returned no finite number of at least 0", zap.Float64("headroom", h))
 	}
 	return r.headroom

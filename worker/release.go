@@ -96,7 +96,7 @@ func (r *registration) postRelease(ctx context.Context, session string, batch []
 	for i, item := range batch {
 		body[i] = wire.Release{SessionID: session, Namespace: item.namespace, ID: item.id, Epoch: item.epoch}
 	}
-	return r.postPersistently(ctx, wire.PathRelease, body)
+	return r.postPersistently(ctx, "release", wire.PathRelease, body)
 }
 
 // keep puts back what could not be sent. Without an epoch a late release might
@@ -119,7 +119,7 @@ func (r *registration) deregister(ctx context.Context) {
 	if session == "" {
 		return
 	}
-	if r.postPersistently(ctx, wire.PathDeregister, wire.Deregister{SessionID: session}) {
+	if r.postPersistently(ctx, "deregister", wire.PathDeregister, wire.Deregister{SessionID: session}) {
 		r.log.Info("deregistered from pinboard")
 	}
 	r.mu.Lock()
@@ -129,7 +129,7 @@ func (r *registration) deregister(ctx context.Context) {
 
 // postPersistently reports whether pinboard answered 200 to one of a few
 // attempts.
-func (r *registration) postPersistently(ctx context.Context, path string, body any) bool {
+func (r *registration) postPersistently(ctx context.Context, operation, path string, body any) bool {
 	var status int
 	var failure error
 	for attempt := 1; ; attempt++ {
@@ -145,6 +145,7 @@ func (r *registration) postPersistently(ctx context.Context, path string, body a
 			break
 		}
 	}
+	r.metrics.controlFailed(operation, "exhausted")
 	r.log.Warn("call failed after some attempts; pinboard frees the placements when the lease lapses",
 		zap.String("path", path), zap.Int("status", status), zap.Error(failure))
 	return false

@@ -145,6 +145,7 @@ func (r *responder) finish() {
 func (r *responder) becomeStream() {
 	if !r.stream {
 		r.stream = true
+		r.flight.watch.stop() // how long it lasts is the client's affair
 		r.flight.becomeStream()
 	}
 }

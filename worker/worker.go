@@ -13,6 +13,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/pinboard-go/pinboard/internal/wire"
 )
 
@@ -28,16 +30,17 @@ var (
 // http.Handler; pinboard must reach it at Options.AdvertiseURL. Its methods are
 // safe for concurrent use.
 type Worker struct {
-	opts  Options
-	clock clock
-	base  string // of the advertise URL's path, escaped
-	born  time.Duration
-	lease *lease
-	dir   *directory
-	reg   *registration
+	opts    Options
+	clock   clock
+	base    string // of the advertise URL's path, escaped
+	born    time.Duration
+	lease   *lease
+	dir     *directory
+	reg     *registration
+	metrics *metrics
 
 	mu      sync.RWMutex
-	hosts   map[string]Constructor
+	hosts   map[string]*host
 	started bool
 
 	// stopping holds a token while a Shutdown works; stopped is guarded by it.
@@ -62,13 +65,19 @@ func build(opts Options, now clock, jitter func() float64) (*Worker, error) {
 	}
 	w := &Worker{
 		opts: opts, clock: now, base: advertised.EscapedPath(), born: now().mono,
-		lease: newLease(now, &opts), hosts: map[string]Constructor{}, stopping: make(chan struct{}, 1),
+		lease: newLease(now, &opts), hosts: map[string]*host{}, stopping: make(chan struct{}, 1),
 	}
 	w.dir = newDirectory(&w.opts, now, w.lease)
 	w.reg = newRegistration(&w.opts, now, jitter, w.lease, w.dir)
 	w.reg.namespaces = w.namespaces
 	w.dir.release = w.reg.release
+	w.metrics = newMetrics(w)
+	w.lease.metrics, w.dir.metrics, w.reg.metrics = w.metrics, w.metrics, w.metrics
 	w.opts.Token = "" // the registration keeps it, out of every printer's reach
+	// Last, so that a worker that is not made leaves nothing behind.
+	if err := w.metrics.register(opts.Registerer); err != nil {
+		return nil, err
+	}
 	return w, nil
 }
 
@@ -94,11 +103,17 @@ func (w *Worker) Host(namespace string, construct Constructor) error {
 	if w.hosts[namespace] != nil {
 		return fmt.Errorf("worker: host %q: the namespace is taken", namespace)
 	}
-	w.hosts[namespace] = construct
+	w.hosts[namespace] = &host{construct: construct, duration: w.metrics.host(namespace)}
 	return nil
 }
 
-func (w *Worker) constructor(namespace string) Constructor {
+// host is a namespace that is served.
+type host struct {
+	construct Constructor
+	duration  prometheus.Observer // of its requests
+}
+
+func (w *Worker) host(namespace string) *host {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
 	return w.hosts[namespace]
@@ -235,10 +250,12 @@ func (w *Worker) Shutdown(ctx context.Context) error {
 		w.dir.running.Wait()
 		w.reg.deregister(ctx)
 		w.stopped = true
+		w.metrics.unregister(w.opts.Registerer)
 	}
 	w.lease.end()
 	w.reg.client.close()
 	if err != nil {
+		w.metrics.shutdownFailed("directory")
 		return fmt.Errorf("worker: shut down with %d instances still closing: %w", w.dir.remaining(), err)
 	}
 	return nil
