@@ -151,6 +151,7 @@ func TestAPanickingLeaseCallbackIsContained(t *testing.T) {
 			LeaseBuffer: 5 * time.Second, Logger: zap.NewNop(),
 			OnLeaseUnhealthy: func() { panic("mine") }, OnLeaseRestored: func() { panic("mine") },
 		})
+		l.metrics = newMetrics(nil) // none of the worker's state is read
 		defer l.end()
 		l.renewed(systemClock(), 6*time.Second)
 		<-time.After(2 * time.Second)
