@@ -15,7 +15,7 @@ type flight struct {
 	client context.Context // ends when the client goes away
 	ctx    context.Context // the handler's; also ends with the instance
 	cancel context.CancelCauseFunc
-	watch  stopwatch
+	watch  *stopwatch
 
 	// Guarded by inst.dir.mu.
 	stream   bool

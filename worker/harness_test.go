@@ -220,7 +220,7 @@ func newHarness(t *testing.T, opts Options, hosts map[string]Constructor) *harne
 		opts.AdvertiseURL = "http://worker:8000"
 	}
 	opts.Transport, opts.Logger = h.pb, zap.New(core)
-	w, err := build(opts, h.now, func() float64 { return 1 })
+	w, err := build(opts, none, h.now, func() float64 { return 1 })
 	require.NoError(t, err)
 	h.w, h.pb.worker = w, w
 	for namespace, construct := range hosts {

@@ -72,6 +72,7 @@ func (r *registration) displaced(a *answer) {
 	r.registered = false
 	r.mu.Unlock()
 	r.broadcast()
+	r.lease.giveUp(ErrSuperseded)
 	r.metrics.controlFailed("heartbeat", "superseded")
 	r.log.Error("superseded by a worker of a higher epoch: stopping for good", zap.String("error", a.why()))
 	r.dir.refuseAll(errSuperseded)

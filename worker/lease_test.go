@@ -107,7 +107,7 @@ func TestLeaseCallbacks(t *testing.T) {
 		}
 		l := newLease(systemClock, &Options{
 			LeaseBuffer: 5 * time.Second, Logger: zap.NewNop(),
-			OnLeaseUnhealthy: note("unhealthy"), OnLeaseRestored: note("restored"),
+			OnUnhealthy: note("unhealthy"), OnRestored: note("restored"),
 		})
 		defer l.end()
 		sleep := func(d time.Duration) { <-time.After(d); synctest.Wait() }
@@ -135,7 +135,7 @@ func TestAFlapDuringASuspendIsCountedAtTheNextRenewal(t *testing.T) {
 	var lost, restored int
 	l := newLease(c.now, &Options{
 		LeaseBuffer: 5 * time.Second, Logger: zap.NewNop(),
-		OnLeaseUnhealthy: func() { lost++ }, OnLeaseRestored: func() { restored++ },
+		OnUnhealthy: func() { lost++ }, OnRestored: func() { restored++ },
 	})
 	defer l.end()
 	l.renewed(c.at, 15*time.Second)
@@ -149,7 +149,7 @@ func TestAPanickingLeaseCallbackIsContained(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLease(systemClock, &Options{
 			LeaseBuffer: 5 * time.Second, Logger: zap.NewNop(),
-			OnLeaseUnhealthy: func() { panic("mine") }, OnLeaseRestored: func() { panic("mine") },
+			OnUnhealthy: func() { panic("mine") }, OnRestored: func() { panic("mine") },
 		})
 		l.metrics = newMetrics(nil) // none of the worker's state is read
 		defer l.end()
@@ -167,7 +167,7 @@ func TestAnEndedLeaseServesAndCallsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLease(systemClock, &Options{
 			LeaseBuffer: time.Second, Logger: zap.NewNop(),
-			OnLeaseUnhealthy: func() { t.Error("called after the end") },
+			OnUnhealthy: func() { t.Error("called after the end") },
 		})
 		l.renewed(systemClock(), 15*time.Second)
 		l.end()

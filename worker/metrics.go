@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -35,10 +36,13 @@ var (
 	transports  = []string{"http", "websocket"}
 	// hookLabels holds the label of each callback by its name.
 	hookLabels = map[string]string{
-		"OnLeaseUnhealthy": "on_unhealthy",
-		"OnLeaseRestored":  "on_restored",
-		"OnClose":          "on_close",
-		"Headroom":         "headroom",
+		"OnUnhealthy": "on_unhealthy",
+		"OnRestored":  "on_restored",
+		"OnWindDown":  "on_wind_down",
+		"OnIdle":      "on_idle",
+		"OnClose":     "on_close",
+		"Headroom":    "headroom",
+		"SetStats":    "stats",
 	}
 	// shutdownPhases: in "directory" the instances end.
 	shutdownPhases  = []string{"directory"}
@@ -108,8 +112,9 @@ func (m *metrics) addState(w *Worker) {
 		return oneIf(w.lease.state() == leaseHealthy)
 	})
 	gauge("pinned_registered", "1 while registered with pinboard, else 0.", func() float64 {
-		// A shutdown that did not succeed leaves the session to its lease.
-		return oneIf(w.reg.isRegistered() && w.dir.life.Err() == nil)
+		// Local mode only seems so to the rest of the worker. A shutdown that
+		// did not succeed leaves the session to its lease.
+		return oneIf(w.reg.isRegistered() && !w.opts.local() && w.dir.life.Err() == nil)
 	})
 }
 
@@ -216,23 +221,22 @@ func (m *metrics) host(namespace string) prometheus.Observer {
 	return m.requestDuration.WithLabelValues(namespace)
 }
 
-// stopwatch measures one request, once. It is as little safe for concurrent use
-// as the request's ResponseWriter.
+// stopwatch measures one request, once. Safe for concurrent use: a middleware
+// may return before the handler that it called in another goroutine.
 type stopwatch struct {
 	clock   clock
 	began   time.Duration // monotonic
 	into    prometheus.Observer
-	stopped bool
+	stopped atomic.Bool
 }
 
-func startWatch(now clock, into prometheus.Observer) stopwatch {
-	return stopwatch{clock: now, began: now().mono, into: into}
+func startWatch(now clock, into prometheus.Observer) *stopwatch {
+	return &stopwatch{clock: now, began: now().mono, into: into}
 }
 
 // stop observes the time so far, unless that was done before.
 func (s *stopwatch) stop() {
-	if !s.stopped {
-		s.stopped = true
+	if !s.stopped.Swap(true) {
 		s.into.Observe((s.clock().mono - s.began).Seconds())
 	}
 }

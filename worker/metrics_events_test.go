@@ -204,6 +204,58 @@ func TestMetricsOfRequests(t *testing.T) {
 	})
 }
 
+func TestWhatAMiddlewareAnswersIsMeasuredToo(t *testing.T) {
+	t.Parallel()
+	opts, registry := metered()
+	inBubble(t, opts, nil, func(t *testing.T, h *harness) {
+		deny := func(next http.Handler) http.Handler {
+			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				<-time.After(time.Second)
+				if r.URL.Path == "/denied" {
+					http.Error(w, "no", http.StatusForbidden)
+					return
+				}
+				next.ServeHTTP(w, r)
+			})
+		}
+		// Its inner handler goes on after it has answered.
+		impatient := func(next http.Handler) http.Handler { return http.TimeoutHandler(next, time.Second, "late") }
+		slow := serving(func(*Instance, http.ResponseWriter, *http.Request) { <-time.After(time.Minute) })
+		require.NoError(t, h.w.HostWith("/c", HostOptions{Middleware: deny}, echo))
+		require.NoError(t, h.w.HostWith("/slow", HostOptions{Middleware: impatient}, slow))
+		h.start()
+		before := scrape(t, registry)
+		require.Equal(t, http.StatusForbidden, h.get("/c/1/denied").Code)
+		require.Equal(t, series{requests: 1, seconds: 1}, changes(before, scrape(t, registry)))
+		h.epoch++ // what was denied gave its placement up
+		before = scrape(t, registry)
+		require.Equal(t, http.StatusOK, h.get("/c/1").Code)
+		require.Equal(t, series{activations: 1, active: 1, requests: 1, seconds: 1}, changes(before, scrape(t, registry)))
+		before = scrape(t, registry)
+		require.Equal(t, http.StatusServiceUnavailable, h.get("/slow/1").Code)
+		h.after(2 * time.Minute)
+		require.Equal(t, series{
+			activations: 1, active: 1,
+			"pinned_request_duration_seconds_count{namespace=/slow}": 1,
+			"pinned_request_duration_seconds_sum{namespace=/slow}":   1,
+		}, changes(before, scrape(t, registry)))
+	})
+}
+
+func TestLocalModeHasALeaseAndNoRegistration(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		opts, registry := metered()
+		h := newLocal(t, opts, hosting(echo))
+		h.start()
+		require.Equal(t, http.StatusOK, h.get("/c/1").Code)
+		now := scrape(t, registry)
+		require.Equal(t, []float64{1, 0, 1, 1}, []float64{now[healthy], now[registered], now[active], now[requests]})
+		h.stop()
+		require.Empty(t, scrape(t, registry))
+	})
+}
+
 // A stream lasts as long as its client wants, which is nobody's slowness.
 func TestAStreamIsMeasuredUntilItBecomesOne(t *testing.T) {
 	t.Parallel()
@@ -266,7 +318,10 @@ func TestMetricsOfCallbacks(t *testing.T) {
 		h.start()
 		h.pb.answer(wire.PathHeartbeat, reply{err: errors.New("no route")})
 	}
-	bad := func() float64 { return math.NaN() }
+	windDown := func(h *harness) {
+		h.w.dir.windDown(key{"/c", "1"}, time.Hour)
+		synctest.Wait()
+	}
 	runMeterCases(t, map[string]meterCase{
 		"OnClose fails": {
 			host: closing(func(context.Context) error { return errors.New("mine") }), before: startWith("/c/1"), event: later(301 * time.Second),
@@ -276,12 +331,37 @@ func TestMetricsOfCallbacks(t *testing.T) {
 			host: closing(func(context.Context) error { panic("mine") }), before: startWith("/c/1"), event: later(301 * time.Second),
 			want: series{hookFailures("on_close"): 1, evictions: 1, active: -1},
 		},
-		"OnLeaseUnhealthy panics": {
-			opts: Options{OnLeaseUnhealthy: func() { panic("mine") }}, before: noRoute, event: later(11 * time.Second),
+		"OnWindDown panics": {
+			host: func(inst *Instance) (http.Handler, error) {
+				inst.OnWindDown(func() { panic("mine") })
+				inst.Go(untilDone)
+				return echo(inst)
+			},
+			before: startWith("/c/1"), event: windDown,
+			want: series{hookFailures("on_wind_down"): 1},
+		},
+		"OnIdle panics": {
+			host: func(inst *Instance) (http.Handler, error) {
+				inst.OnIdle(func() bool { panic("mine") })
+				return echo(inst)
+			},
+			before: startWith("/c/1"), event: later(301 * time.Second),
+			want: series{hookFailures("on_idle"): 1, evictions: 1, active: -1},
+		},
+		"stats that JSON can't hold": {
+			host: func(inst *Instance) (http.Handler, error) {
+				inst.SetStats(func() map[string]any { return map[string]any{"load": math.Inf(1)} })
+				return echo(inst)
+			},
+			before: startWith("/c/1"), event: func(h *harness) { h.w.Stats() },
+			want: series{hookFailures("stats"): 1},
+		},
+		"OnUnhealthy panics": {
+			opts: Options{OnUnhealthy: func() { panic("mine") }}, before: noRoute, event: later(11 * time.Second),
 			want: series{hookFailures("on_unhealthy"): 1, healthy: -1, controlPlane("heartbeat", "transport"): 3},
 		},
-		"OnLeaseRestored panics": {
-			opts: Options{OnLeaseRestored: func() { panic("mine") }},
+		"OnRestored panics": {
+			opts: Options{OnRestored: func() { panic("mine") }},
 			before: func(h *harness) {
 				noRoute(h)
 				h.after(11 * time.Second)
@@ -291,7 +371,7 @@ func TestMetricsOfCallbacks(t *testing.T) {
 			want:  series{hookFailures("on_restored"): 1, healthy: 1},
 		},
 		"Headroom returns no number": {
-			opts: Options{Headroom: bad}, before: (*harness).start, event: later(6 * time.Second),
+			opts: Options{Headroom: math.NaN}, before: (*harness).start, event: later(6 * time.Second),
 			want: series{hookFailures("headroom"): 2},
 		},
 		"Headroom panics": {

@@ -115,7 +115,10 @@ func TestAllSeriesExistFromTheStart(t *testing.T) {
 		"pinned_request_failures_total{phase=construct,transport=websocket}",
 		"pinned_callback_failures_total{hook=on_unhealthy}",
 		"pinned_callback_failures_total{hook=on_restored}",
+		"pinned_callback_failures_total{hook=on_wind_down}",
+		"pinned_callback_failures_total{hook=on_idle}",
 		"pinned_callback_failures_total{hook=on_close}",
+		"pinned_callback_failures_total{hook=stats}",
 		"pinned_callback_failures_total{hook=headroom}",
 		"pinned_shutdown_failures_total{phase=directory}",
 		"pinned_control_plane_failures_total{operation=register,reason=transport}",
@@ -191,8 +194,9 @@ func TestAWorkerThatIsNotMadeRegistersNothing(t *testing.T) {
 	t.Run("other options are wrong", func(t *testing.T) {
 		t.Parallel()
 		opts, registry := metered()
+		opts.MaxInstances = -1
 		_, err := New(opts)
-		require.Error(t, err)
+		require.ErrorContains(t, err, "MaxInstances")
 		require.Empty(t, scrape(t, registry))
 	})
 	t.Run("one of the names is taken", func(t *testing.T) {

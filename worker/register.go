@@ -26,6 +26,7 @@ type registration struct {
 	lease      *lease
 	dir        *directory
 	namespaces func() []string
+	envs       func() map[string]string
 	metrics    *metrics // set before start
 
 	// Minted once for each process: a restarted one can't claim what its
@@ -72,6 +73,16 @@ func (r *registration) start() {
 	ctx, cancel := context.WithCancel(context.Background())
 	r.cancel = cancel
 	r.running.Go(func() { r.run(ctx) })
+}
+
+// goLocal stands in for a registration where there is no pinboard. The session
+// makes attestations that this process mints for itself good (protocol §5).
+func (r *registration) goLocal() {
+	r.mu.Lock()
+	r.session, r.registered = randomHex(16), true
+	r.mu.Unlock()
+	r.lease.grantForever()
+	r.broadcast()
 }
 
 // stop ends the loop and waits for it.
@@ -170,6 +181,8 @@ func (r *registration) registerBody() *wire.Register {
 	body := &wire.Register{
 		ClientID: r.clientID, Secret: r.secret, Namespaces: r.namespaces(), AdvertiseURL: r.opts.AdvertiseURL,
 		Headroom: r.readHeadroom(), Draining: r.draining.Load(), Instances: r.dir.held(),
+		Hostname: r.opts.Hostname, Env: r.opts.Env, Envs: r.envs(),
+		Takeover: string(r.opts.Takeover), Epoch: r.opts.Epoch,
 	}
 	// The new pair is answerable from here on, before the call is made.
 	body.Challenge, body.ChallengeValue = r.newChallenge()

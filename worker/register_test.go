@@ -163,13 +163,13 @@ func TestDuplicatesQuitBeforeTheLeaseIsRenewed(t *testing.T) {
 	})
 }
 
-// OnLeaseRestored runs while the lease is renewed: that late, no request may get
+// OnRestored runs while the lease is renewed: that late, no request may get
 // to an instance that another session owns.
 func TestDuplicatesAreClosingWhenTheLeaseIsRenewed(t *testing.T) {
 	t.Parallel()
 	var inst *Instance
 	var open []bool
-	opts := Options{OnLeaseRestored: func() { open = append(open, inst.Go(untilDone)) }}
+	opts := Options{OnRestored: func() { open = append(open, inst.Go(untilDone)) }}
 	inBubble(t, opts, hosting(func(i *Instance) (http.Handler, error) { inst = i; return echo(i) }), func(t *testing.T, h *harness) {
 		h.start()
 		h.get("/c/theirs")

@@ -58,8 +58,24 @@ func (q *releaseQueue) empty() bool {
 // answered, or when there is no session to release from or no success after
 // some attempts; then the release is kept for the next session or heartbeat.
 func (r *registration) release(ctx context.Context, item released) {
+	if r.opts.local() {
+		return
+	}
 	r.releases.add(item)
 	r.flush(ctx)
+}
+
+// discard gives back a placement that a middleware let no request through to:
+// else every id that anybody asks for in vain would stay placed here.
+func (d *directory) discard(k key, epoch int64, h *host) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if epoch == 0 || h.opts.KeepPlacementOnIdle || d.refusing || d.instances[k] != nil ||
+		d.fences.admit(k, epoch, d.clock().mono) != nil {
+		return
+	}
+	d.fences.giveUp(k, epoch, d.clock().mono)
+	d.running.Go(func() { d.release(d.life, released{key: k, epoch: epoch}) })
 }
 
 // flushLater sends what is pending without keeping the caller: the loop must
@@ -119,7 +135,7 @@ func (r *registration) deregister(ctx context.Context) {
 	if session == "" {
 		return
 	}
-	if r.postPersistently(ctx, "deregister", wire.PathDeregister, wire.Deregister{SessionID: session}) {
+	if !r.opts.local() && r.postPersistently(ctx, "deregister", wire.PathDeregister, wire.Deregister{SessionID: session}) {
 		r.log.Info("deregistered from pinboard")
 	}
 	r.mu.Lock()

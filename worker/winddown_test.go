@@ -314,7 +314,7 @@ func TestADeadlineCountsBeforeItsTimerHasRun(t *testing.T) {
 		d := h.w.dir
 		d.mu.Lock()
 		for _, inst := range d.instances {
-			inst.windingDown, inst.deadline = true, d.clock().mono
+			inst.windDowns[operatorsDrain] = drain{on: true, hasDeadline: true, deadline: d.clock().mono}
 		}
 		d.mu.Unlock()
 		refused(t, h.get("/c/1"), wire.RefusalClosing)
