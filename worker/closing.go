@@ -22,6 +22,9 @@ const (
 // beginClose makes the instance refuse requests and starts to close it. Does
 // nothing if it is closing already. Called with the lock held.
 func (d *directory) beginClose(inst *Instance, cause error) {
+	if errors.Is(cause, errDuplicate) {
+		inst.lost.Store(true) // also of one that closes already
+	}
 	if inst.state == stateClosing {
 		return
 	}
@@ -29,7 +32,6 @@ func (d *directory) beginClose(inst *Instance, cause error) {
 		d.stats(inst.namespace).Evictions++
 	}
 	inst.state, inst.refusal = stateClosing, refuseClosing
-	inst.lost.Store(errors.Is(cause, errDuplicate))
 	d.timetable.remove(inst)
 	close(inst.closing)
 	d.log.Debug("closing instance", inst.field(), zap.Error(cause))

@@ -135,12 +135,15 @@ func (w *Worker) Start() error {
 // Drain ends all instances in good order. New ids are refused from now on, and
 // pinboard is told at once; instances that nothing but streams holds are closed,
 // the others when their work is done, and those that are left after deadline are
-// aborted. Drain returns nil when no instance is left. When ctx ends first it
+// aborted; math.MaxInt64 is no deadline. Drain returns nil when no instance is left. When ctx ends first it
 // returns its error and the drain goes on; when Undrain is called meanwhile,
 // ErrDrainRevoked. Drained workers stay registered.
 func (w *Worker) Drain(ctx context.Context, deadline time.Duration) error {
-	at := w.clock().mono + max(deadline, 0)
-	w.dir.startDrain(ownDrain, &at)
+	if at := later(w.clock().mono, max(deadline, 0)); at < never {
+		w.dir.startDrain(ownDrain, &at)
+	} else {
+		w.dir.startDrain(ownDrain, nil)
+	}
 	w.reg.setDraining(true)
 	w.opts.Logger.Info("draining: refusing new instances")
 	if err := w.dir.waitDrained(ctx); err != nil {
