@@ -155,8 +155,13 @@ func frozenMidRequest(t *testing.T, freeze func(h *harness, left time.Duration),
 		freeze(h, 14*time.Second+time.Millisecond)
 		send("arrives", arriving)
 		close(thaw)
+		h.after(time.Second)
 		for _, done := range all {
-			<-done
+			select {
+			case <-done:
+			default:
+				require.FailNow(t, "a request has no end")
+			}
 		}
 		for name, a := range got {
 			require.Equal(t, inTime, a.whole(), "%s: %d %v", name, a.status, a.err)
@@ -266,7 +271,7 @@ func TestOpenStreamsOfALostInstanceEndAfterAFreeze(t *testing.T) {
 				}
 				freeze(h, 15*time.Second)
 				synctest.Wait()
-				refused(t, h.get("/c/kept/stream"), wire.RefusalExpired)
+				refused(t, h.get("/c/kept/returns"), wire.RefusalExpired)
 				h.pb.answer(wire.PathHeartbeat, reply{status: http.StatusServiceUnavailable})
 				h.after(5 * time.Second)
 				require.Zero(t, ended.Load())
