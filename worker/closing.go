@@ -23,6 +23,9 @@ const (
 // is closing already, all that may change is that its id is released after all.
 // Called with the lock held.
 func (d *directory) beginClose(inst *Instance, cause error) {
+	if errors.Is(cause, errDuplicate) {
+		inst.lost.Store(true) // also of one that closes already
+	}
 	keeps := cause == errIdle && inst.host.opts.KeepPlacementOnIdle
 	if inst.state == stateClosing {
 		inst.kept = inst.kept && keeps
@@ -36,7 +39,6 @@ func (d *directory) beginClose(inst *Instance, cause error) {
 		}
 	}
 	inst.state, inst.refusal = stateClosing, refuseClosing
-	inst.lost.Store(errors.Is(cause, errDuplicate))
 	d.timetable.remove(inst)
 	close(inst.closing)
 	d.log.Debug("closing instance", inst.field(), zap.Error(cause))

@@ -227,9 +227,9 @@ func (d *directory) endOf(inst *Instance) (time.Duration, error) {
 	case held == 0 && winding:
 		return already, errWoundDown
 	case held == 0:
-		return inst.idleSince + inst.host.opts.IdleTimeout, errIdle
+		return later(inst.idleSince, inst.host.opts.IdleTimeout), errIdle
 	case connected+inst.streams == 0: // only tasks hold it
-		return inst.connectedAt + inst.host.opts.DetachedTimeout, errDetached
+		return later(inst.connectedAt, inst.host.opts.DetachedTimeout), errDetached
 	}
 	return never, nil
 }

@@ -37,11 +37,13 @@
 //
 // What is served is bound by the lease (protocol §8): it is counted from when
 // the last accepted heartbeat was sent. Shortly before its end nothing new is
-// activated; past its end no request is let in, and no response begins: what a
-// frozen process was about to answer is answered with a 503. Instances survive
-// it, and serve again after the next accepted heartbeat or registration, but
-// for those that pinboard has placed elsewhere meanwhile: they are aborted, and
-// answer nothing either. Open streams are not cut here: pinboard cuts them.
+// activated; past its end no request is let in, and no response but a stream
+// goes on: what a frozen process was about to answer is answered with a 503, and
+// what it had begun to answer is cut off, so that it never looks whole.
+// Instances survive it, and serve again after the next accepted heartbeat or
+// registration, but for those that pinboard has placed elsewhere meanwhile: they
+// are aborted, and answer nothing either. Open streams are not cut here:
+// pinboard cuts them.
 // Work in the background that only the owner of an id may do runs with
 // Instance.LeaseContext, which ends with the lease.
 //

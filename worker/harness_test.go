@@ -190,12 +190,16 @@ type harness struct {
 	// wallStep is how far the wall clock has been stepped, or the machine
 	// suspended, as seen by the monotonic clock.
 	wallStep atomic.Int64
+	// monoStep is how far time went on while nothing of the process ran: its
+	// timers are due, and have not fired yet.
+	monoStep atomic.Int64
 	epoch    int64
 }
 
 func (h *harness) now() instant {
 	now := systemClock()
 	now.wall = now.wall.Add(time.Duration(h.wallStep.Load()))
+	now.mono += time.Duration(h.monoStep.Load())
 	return now
 }
 

@@ -150,20 +150,13 @@ func (r *registration) applyMessage(message map[string]json.RawMessage) error {
 // answers without being a new one: it comes in seconds left.
 const deadlineMoved = time.Second
 
-// drainEcho is the operator's drain as last applied (protocol §2).
-type drainEcho struct {
-	draining    bool
-	hasDeadline bool
-	deadline    time.Duration // monotonic
-}
-
 // applyDrain obeys the operator's drain in an answer, if it changed.
 func (r *registration) applyDrain(a *answer) {
 	draining, ok := get[bool](a, "draining")
 	if !ok {
 		return
 	}
-	next := drainEcho{draining: draining}
+	next := drain{on: draining}
 	if raw, there := a.fields["drainDeadline"]; draining && there && string(raw) != "null" {
 		seconds, ok := get[float64](a, "drainDeadline")
 		if ok && seconds >= 0 {
@@ -173,7 +166,7 @@ func (r *registration) applyDrain(a *answer) {
 			r.log.Error("pinboard answered with a malformed drainDeadline")
 		}
 	}
-	if moved := next.deadline - r.echo.deadline; next.draining == r.echo.draining &&
+	if moved := next.deadline - r.echo.deadline; next.on == r.echo.on &&
 		next.hasDeadline == r.echo.hasDeadline && moved.Abs() <= deadlineMoved {
 		return
 	}
@@ -181,12 +174,10 @@ func (r *registration) applyDrain(a *answer) {
 	switch {
 	case !draining:
 		r.log.Info("operator's drain revoked")
-		r.dir.endDrain(operatorsDrain)
 	case next.hasDeadline:
 		r.log.Info("operator's drain: refusing new instances", zap.Duration("deadline", next.deadline-r.clock().mono))
-		r.dir.startDrain(operatorsDrain, &next.deadline)
 	default:
 		r.log.Info("operator's drain: refusing new instances")
-		r.dir.startDrain(operatorsDrain, nil)
 	}
+	r.dir.setDrain(operatorsDrain, next)
 }

@@ -3,6 +3,7 @@ package worker
 import (
 	"encoding/json"
 	"net/http"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -119,55 +120,61 @@ func TestAnInstanceWindsItselfDown(t *testing.T) {
 
 func TestOnIdleDecidesWhetherAnIdleInstanceEnds(t *testing.T) {
 	t.Parallel()
-	var asked []time.Duration
-	var end, panics bool
-	var inst *Instance
-	var h *harness
+	var events record
+	var end atomic.Bool
+	var began time.Time
 	host := func(i *Instance) (http.Handler, error) {
-		inst = i
+		began = time.Now()
 		i.OnIdle(func() bool {
-			asked = append(asked, h.since())
-			if panics {
-				panic("mine")
-			}
-			return end
+			events.add("%v", time.Since(began))
+			return end.Load()
 		})
 		return echo(i)
 	}
-	begin := func(t *testing.T, in *harness) {
-		h, asked, end, panics = in, nil, false, false
-		in.start()
-		in.get("/c/1")
+	inBubble(t, Options{}, hosting(host), func(t *testing.T, h *harness) {
+		h.start()
+		h.get("/c/1")
+		h.after(700 * time.Second)
+		require.Equal(t, []string{"5m0s", "10m0s"}, events.all(), "asked once in each idle timeout")
+		require.True(t, h.live("/c", "1"))
+		end.Store(true)
+		h.after(200 * time.Second)
+		require.False(t, h.live("/c", "1"))
+		require.Len(t, h.pb.to(wire.PathRelease), 1)
+	})
+}
+
+func TestAPanicOfOnIdleAgreesToTheEnd(t *testing.T) {
+	t.Parallel()
+	host := func(i *Instance) (http.Handler, error) {
+		i.OnIdle(func() bool { panic("mine") })
+		return echo(i)
 	}
-	t.Run("asked once in each idle timeout", func(t *testing.T) {
-		inBubble(t, Options{}, hosting(host), func(t *testing.T, in *harness) {
-			begin(t, in)
-			h.after(700 * time.Second)
-			require.Equal(t, []time.Duration{300 * time.Second, 600 * time.Second}, asked)
-			require.True(t, h.live("/c", "1"))
-			end = true
-			h.after(200 * time.Second)
-			require.False(t, h.live("/c", "1"))
-			require.Len(t, h.pb.to(wire.PathRelease), 1)
-		})
+	inBubble(t, Options{}, hosting(host), func(t *testing.T, h *harness) {
+		h.start()
+		h.get("/c/1")
+		h.after(300 * time.Second)
+		require.False(t, h.live("/c", "1"))
+		require.True(t, h.logged("OnIdle hook panicked"))
 	})
-	t.Run("a panic agrees", func(t *testing.T) {
-		inBubble(t, Options{}, hosting(host), func(t *testing.T, in *harness) {
-			begin(t, in)
-			panics = true
-			h.after(300 * time.Second)
-			require.False(t, h.live("/c", "1"))
-			require.True(t, h.logged("OnIdle hook panicked"))
-		})
-	})
-	t.Run("not asked when it winds down", func(t *testing.T) {
-		inBubble(t, Options{}, hosting(host), func(t *testing.T, in *harness) {
-			begin(t, in)
-			inst.WindDown(NoDeadline)
-			synctest.Wait()
-			require.False(t, h.live("/c", "1"))
-			require.Empty(t, asked)
-		})
+}
+
+func TestAnInstanceThatWindsDownIsNotAskedWhenIdle(t *testing.T) {
+	t.Parallel()
+	var inst *Instance
+	var events record
+	host := func(i *Instance) (http.Handler, error) {
+		inst = i
+		i.OnIdle(func() bool { events.add("asked"); return false })
+		return echo(i)
+	}
+	inBubble(t, Options{}, hosting(host), func(t *testing.T, h *harness) {
+		h.start()
+		h.get("/c/1")
+		inst.WindDown(NoDeadline)
+		synctest.Wait()
+		require.False(t, h.live("/c", "1"))
+		require.Empty(t, events.all())
 	})
 }
 
@@ -175,9 +182,9 @@ func TestOnIdleDecidesWhetherAnIdleInstanceEnds(t *testing.T) {
 func TestOnIdlesAnswerCountsOnlyForTheIdlenessItWasAskedAbout(t *testing.T) {
 	t.Parallel()
 	var gate chan struct{}
-	asked := 0
+	var asked atomic.Int64
 	host := func(i *Instance) (http.Handler, error) {
-		i.OnIdle(func() bool { asked++; <-gate; return true })
+		i.OnIdle(func() bool { asked.Add(1); <-gate; return true })
 		return echo(i)
 	}
 	inBubble(t, Options{}, hosting(host), func(t *testing.T, h *harness) {
@@ -189,10 +196,10 @@ func TestOnIdlesAnswerCountsOnlyForTheIdlenessItWasAskedAbout(t *testing.T) {
 		close(gate)
 		h.after(299 * time.Second)
 		require.True(t, h.live("/c", "1"))
-		require.Equal(t, 1, asked)
+		require.EqualValues(t, 1, asked.Load())
 		h.after(time.Second)
 		require.False(t, h.live("/c", "1"))
-		require.Equal(t, 2, asked)
+		require.EqualValues(t, 2, asked.Load())
 	})
 }
 

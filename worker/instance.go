@@ -184,6 +184,14 @@ func (i *Instance) EvictionDeadline() (time.Time, bool) {
 	return now.wall.Add(deadline - now.mono), true
 }
 
+// owned reports whether the id is this worker's beyond doubt, so that what the
+// instance answers counts.
+func (i *Instance) owned() bool {
+	// In this order: a registration marks what was lost before it renews the
+	// lease.
+	return i.dir.lease.state() != leaseExpired && !i.lost.Load()
+}
+
 // isConstructed reports whether the constructor is over, or will never begin.
 func (i *Instance) isConstructed() bool {
 	select {

@@ -73,12 +73,12 @@ func startWith(path string) func(h *harness) {
 	}
 }
 
-func later(d time.Duration) func(h *harness) { return func(h *harness) { h.after(d) } }
+func passing(d time.Duration) func(h *harness) { return func(h *harness) { h.after(d) } }
 
 func TestMetricsOfInstances(t *testing.T) {
 	t.Parallel()
 	runMeterCases(t, map[string]meterCase{
-		"nothing but heartbeats": {before: startWith("/c/1"), event: later(time.Minute), want: series{}},
+		"nothing but heartbeats": {before: startWith("/c/1"), event: passing(time.Minute), want: series{}},
 		"an activation": {
 			before: startWith("/c/1"),
 			event:  func(h *harness) { h.get("/c/2") },
@@ -90,7 +90,7 @@ func TestMetricsOfInstances(t *testing.T) {
 			want:   series{requests: 1},
 		},
 		"idle": {
-			before: startWith("/c/1"), event: later(301 * time.Second),
+			before: startWith("/c/1"), event: passing(301 * time.Second),
 			want: series{evictions: 1, active: -1},
 		},
 		"wound down with nothing to do": {
@@ -116,7 +116,7 @@ func TestMetricsOfInstances(t *testing.T) {
 				inst.OnClose(func(context.Context) error { <-time.After(time.Minute); return nil })
 				return echo(inst)
 			},
-			before: startWith("/c/1"), event: later(301 * time.Second),
+			before: startWith("/c/1"), event: passing(301 * time.Second),
 			want: series{evictions: 1, active: -1},
 		},
 		"aborted before it was live": {
@@ -178,7 +178,7 @@ func TestMetricsOfRequests(t *testing.T) {
 		"refused while draining": {
 			before: func(h *harness) {
 				h.start()
-				h.w.dir.startDrain(ownDrain, nil)
+				h.w.dir.setDrain(ownDrain, drain{on: true})
 			},
 			event: func(h *harness) { refused(h.t, h.get("/c/1"), wire.RefusalDraining) },
 			want:  series{requests: 1},
@@ -324,11 +324,11 @@ func TestMetricsOfCallbacks(t *testing.T) {
 	}
 	runMeterCases(t, map[string]meterCase{
 		"OnClose fails": {
-			host: closing(func(context.Context) error { return errors.New("mine") }), before: startWith("/c/1"), event: later(301 * time.Second),
+			host: closing(func(context.Context) error { return errors.New("mine") }), before: startWith("/c/1"), event: passing(301 * time.Second),
 			want: series{hookFailures("on_close"): 1, evictions: 1, active: -1},
 		},
 		"OnClose panics": {
-			host: closing(func(context.Context) error { panic("mine") }), before: startWith("/c/1"), event: later(301 * time.Second),
+			host: closing(func(context.Context) error { panic("mine") }), before: startWith("/c/1"), event: passing(301 * time.Second),
 			want: series{hookFailures("on_close"): 1, evictions: 1, active: -1},
 		},
 		"OnWindDown panics": {
@@ -345,7 +345,7 @@ func TestMetricsOfCallbacks(t *testing.T) {
 				inst.OnIdle(func() bool { panic("mine") })
 				return echo(inst)
 			},
-			before: startWith("/c/1"), event: later(301 * time.Second),
+			before: startWith("/c/1"), event: passing(301 * time.Second),
 			want: series{hookFailures("on_idle"): 1, evictions: 1, active: -1},
 		},
 		"stats that JSON can't hold": {
@@ -357,7 +357,7 @@ func TestMetricsOfCallbacks(t *testing.T) {
 			want: series{hookFailures("stats"): 1},
 		},
 		"OnUnhealthy panics": {
-			opts: Options{OnUnhealthy: func() { panic("mine") }}, before: noRoute, event: later(11 * time.Second),
+			opts: Options{OnUnhealthy: func() { panic("mine") }}, before: noRoute, event: passing(11 * time.Second),
 			want: series{hookFailures("on_unhealthy"): 1, healthy: -1, controlPlane("heartbeat", "transport"): 3},
 		},
 		"OnRestored panics": {
@@ -367,15 +367,15 @@ func TestMetricsOfCallbacks(t *testing.T) {
 				h.after(11 * time.Second)
 				h.pb.on(nil)
 			},
-			event: later(time.Second),
+			event: passing(time.Second),
 			want:  series{hookFailures("on_restored"): 1, healthy: 1},
 		},
 		"Headroom returns no number": {
-			opts: Options{Headroom: math.NaN}, before: (*harness).start, event: later(6 * time.Second),
+			opts: Options{Headroom: math.NaN}, before: (*harness).start, event: passing(6 * time.Second),
 			want: series{hookFailures("headroom"): 2},
 		},
 		"Headroom panics": {
-			opts: Options{Headroom: func() float64 { panic("mine") }}, before: (*harness).start, event: later(3 * time.Second),
+			opts: Options{Headroom: func() float64 { panic("mine") }}, before: (*harness).start, event: passing(3 * time.Second),
 			want: series{hookFailures("headroom"): 1},
 		},
 	})
@@ -458,7 +458,7 @@ func TestMetricsOfHeartbeats(t *testing.T) {
 				h.get("/c/1")
 				h.pb.answer(wire.PathHeartbeat, out)
 			},
-			event: later(3 * time.Second), want: want,
+			event: passing(3 * time.Second), want: want,
 		}
 	}
 	messages := func(list any) reply { return beating(object{"messages": list}) }

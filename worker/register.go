@@ -34,7 +34,7 @@ type registration struct {
 	clientID string
 	secret   wire.Secret
 
-	echo     drainEcho
+	echo     drain // the operator's, as last applied (protocol §2)
 	backoff  backoff
 	headroom float64             // the last good answer of Options.Headroom
 	acks     map[string]struct{} // applied, and not yet confirmed by a 200

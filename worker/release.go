@@ -104,6 +104,12 @@ func (r *registration) flush(ctx context.Context) {
 			r.keep(batch, items)
 			return
 		}
+		// A registration that was under way may have claimed them for the next
+		// session, out of this one's reach: released again from there.
+		if r.sessionID() != session {
+			r.keep(batch, items)
+			return
+		}
 	}
 }
 

@@ -32,22 +32,11 @@ func drainWithin(now, within time.Duration) drain {
 	if within == NoDeadline {
 		return drain{on: true}
 	}
-	return drain{on: true, hasDeadline: true, deadline: now + max(within, 0)}
+	return drain{on: true, hasDeadline: true, deadline: later(now, max(within, 0))}
 }
 
-// startDrain refuses new ids from now on, closes what nothing holds, and
-// aborts the rest at the deadline (monotonic; nil: never). Called again, it
-// moves the deadline.
-func (d *directory) startDrain(who int, deadline *time.Duration) {
-	next := drain{on: true}
-	if deadline != nil {
-		next.hasDeadline, next.deadline = true, *deadline
-	}
-	d.setDrain(who, next)
-}
-
-func (d *directory) endDrain(who int) { d.setDrain(who, drain{}) }
-
+// setDrain refuses new ids from now on, closes what nothing holds, and aborts the
+// rest at the deadline; or takes that back. Called again, it moves the deadline.
 func (d *directory) setDrain(who int, next drain) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

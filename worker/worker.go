@@ -124,8 +124,8 @@ func (w *Worker) Start() error {
 // Drain ends all instances in good order. New ids are refused from now on, and
 // pinboard is told at once; instances that nothing but streams holds are closed,
 // the others when their work is done, and those that are left after deadline are
-// aborted (NoDeadline: never). Drain returns nil when no instance is left. When ctx ends first it
-// returns its error and the drain goes on; when Undrain is called meanwhile,
+// aborted (NoDeadline: never). Drain returns nil when no instance is left. When
+// ctx ends first it returns its error and the drain goes on; when Undrain is called meanwhile,
 // ErrDrainRevoked. Drained workers stay registered.
 func (w *Worker) Drain(ctx context.Context, deadline time.Duration) error {
 	w.dir.setDrain(ownDrain, drainWithin(w.clock().mono, deadline))
@@ -140,7 +140,7 @@ func (w *Worker) Drain(ctx context.Context, deadline time.Duration) error {
 // Undrain takes Drain back: the worker takes new ids again, unless an operator
 // drains it.
 func (w *Worker) Undrain() {
-	w.dir.endDrain(ownDrain)
+	w.dir.setDrain(ownDrain, drain{})
 	w.reg.setDraining(false)
 }
 
