@@ -43,6 +43,7 @@ func (d *directory) close(inst *Instance, cause error) {
 	d.interrupt(inst, cause, false)
 	d.waitFor(inst, false, func() bool { return inst.plain+inst.tasks == 0 })
 	d.runHooks(inst)
+	inst.muted.Store(true)
 
 	d.mu.Lock()
 	d.giveUp(inst)

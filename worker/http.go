@@ -113,6 +113,11 @@ func (w *Worker) serveInstance(rw http.ResponseWriter, r *http.Request, path str
 	if err != nil {
 		return refuseAttestation
 	}
+	return w.serveAttested(rw, r, path, claims)
+}
+
+// serveAttested serves an instance's route to a caller that is known.
+func (w *Worker) serveAttested(rw http.ResponseWriter, r *http.Request, path string, claims attest.Claims) *refusal {
 	namespace, id, rest, ok := splitPath(path)
 	if !ok {
 		return refusePath

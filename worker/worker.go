@@ -68,6 +68,9 @@ func build(opts Options, now clock, jitter func() float64) (*Worker, error) {
 	w.reg = newRegistration(&w.opts, now, jitter, w.lease, w.dir)
 	w.reg.namespaces = w.namespaces
 	w.dir.release = w.reg.release
+	if w.dir.calls, err = newCalls(w); err != nil {
+		return nil, err
+	}
 	w.opts.Token = "" // the registration keeps it, out of every printer's reach
 	return w, nil
 }
@@ -238,6 +241,7 @@ func (w *Worker) Shutdown(ctx context.Context) error {
 	}
 	w.lease.end()
 	w.reg.client.close()
+	w.dir.calls.close(err == nil)
 	if err != nil {
 		return fmt.Errorf("worker: shut down with %d instances still closing: %w", w.dir.remaining(), err)
 	}

@@ -1,0 +1,489 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httptrace"
+	"net/textproto"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pinboard-go/pinboard/internal/attest"
+	"github.com/pinboard-go/pinboard/internal/wire"
+)
+
+// cluster is a worker whose instances call each other and, through the fake
+// pinboard's data plane, those of others.
+type cluster struct {
+	*harness
+	instances sync.Map // *Instance by id
+
+	mu      sync.Mutex
+	arrived []*http.Request // at the data plane
+	bodies  []string
+}
+
+// inCluster runs a test in virtual time. handler serves the namespace /c, and
+// elsewhere what comes to pinboard's data plane. The instance "slow" never comes
+// to live.
+func inCluster(t *testing.T, handler func(inst *Instance, w http.ResponseWriter, r *http.Request), elsewhere http.HandlerFunc,
+	test func(t *testing.T, c *cluster),
+) {
+	t.Helper()
+	c := &cluster{}
+	construct := serving(handler)
+	inBubble(t, Options{}, hosting(func(inst *Instance) (http.Handler, error) {
+		c.instances.Store(inst.ID(), inst)
+		if inst.ID() == "slow" {
+			<-inst.Context().Done()
+		}
+		return construct(inst)
+	}), func(t *testing.T, h *harness) {
+		c.harness = h
+		c.serveElsewhere(elsewhere)
+		h.start()
+		test(t, c)
+	})
+}
+
+// serveElsewhere makes the data plane: a server on pipes.
+func (c *cluster) serveElsewhere(handler http.HandlerFunc) {
+	listener := newPipeListener()
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c.mu.Lock()
+		c.arrived = append(c.arrived, r)
+		c.mu.Unlock()
+		if handler != nil {
+			handler(w, r)
+			return
+		}
+		body, _ := io.ReadAll(r.Body)
+		c.mu.Lock()
+		c.bodies = append(c.bodies, string(body))
+		c.mu.Unlock()
+		_, _ = io.WriteString(w, "elsewhere")
+	})}
+	go func() { _ = server.Serve(listener) }()
+	transport := &http.Transport{DialContext: listener.dial, DisableCompression: true}
+	c.pb.plane = transport
+	c.t.Cleanup(func() {
+		transport.CloseIdleConnections()
+		_ = server.Close()
+	})
+}
+
+func (c *cluster) seen() []*http.Request {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.arrived
+}
+
+// open activates an instance, and returns it.
+func (c *cluster) open(id string) *Instance {
+	c.t.Helper()
+	require.Equal(c.t, http.StatusOK, c.get("/c/"+id).Code)
+	inst, ok := c.instances.Load(id)
+	require.True(c.t, ok)
+	return inst.(*Instance)
+}
+
+// read returns the text of an answer.
+func read(t *testing.T, res *http.Response, err error) string {
+	t.Helper()
+	require.NoError(t, err)
+	body, err := io.ReadAll(res.Body)
+	require.NoError(t, err)
+	require.NoError(t, res.Body.Close())
+	return string(body)
+}
+
+// whoCalls answers with who called, and how.
+func whoCalls(_ *Instance, w http.ResponseWriter, r *http.Request) {
+	body, _ := io.ReadAll(r.Body)
+	caller, _ := CallerFrom(r.Context())
+	by := "nobody"
+	if i := caller.Instance; i != nil {
+		by = fmt.Sprintf("%s/%s at %d", i.Namespace, i.ID, i.Depth)
+	}
+	for name := range r.Header {
+		if wire.Reserved(name) || strings.HasPrefix(name, "X-") {
+			by += " with " + name
+		}
+	}
+	_, _ = fmt.Fprintf(w, "%s %s %s %q by %s", r.Method, r.Host, r.URL.RequestURI(), body, by)
+}
+
+func TestACallToWhatLivesHereStaysInTheProcess(t *testing.T) {
+	t.Parallel()
+	inCluster(t, whoCalls, nil, func(t *testing.T, c *cluster) {
+		c.epoch = 7
+		a := c.open("a")
+		c.open("b")
+		for _, base := range []string{"", ClusterURL, "http://Pinned.Cluster"} {
+			res, err := a.Client().Get(base + "/c/b/%2Fx;y?q=%zz&r")
+			require.Equal(t, `GET pinboard:8080 /%2Fx;y?q=%zz&r "" by /c/a at 1`, read(t, res, err))
+		}
+		req, err := http.NewRequest(http.MethodPut, "/c/a", strings.NewReader("hello"))
+		require.NoError(t, err)
+		req.Header = http.Header{
+			"pinboard-attestation": {"forged"}, "PINNED_REFUSAL": {"forged"}, "Pinboard-From": {"/c/evil"},
+			"Pinboard-Epoch": {"3"}, "X-Forwarded-For": {"1.2.3.4"}, "X-Forwarded-Proto": {"https"}, "X-Forwarded-Host": {"h"},
+		}
+		res, err := a.Client().Do(req)
+		require.Equal(t, `PUT pinboard:8080 / "hello" by /c/a at 1`, read(t, res, err), "an instance can call itself")
+		require.Same(t, req, res.Request, "and not the one with pinboard's headers")
+		require.Empty(t, c.seen())
+	})
+}
+
+func TestWhatIsNotTheWorkersBasePathIsNotTakenForIt(t *testing.T) {
+	t.Parallel()
+	inBubble(t, Options{AdvertiseURL: "http://worker:8000/c"}, hosting(serving(whoCalls)), func(t *testing.T, h *harness) {
+		h.start()
+		require.Equal(t, http.StatusOK, h.get("/c/c/a/x").Code)
+		h.w.dir.mu.Lock()
+		a := h.w.dir.instances[key{"/c", "a"}]
+		h.w.dir.mu.Unlock()
+		res, err := a.Client().Get("/c/a/x")
+		require.Contains(t, read(t, res, err), " /x ")
+	})
+}
+
+func TestACallToWhatLivesElsewhereGoesThroughPinboard(t *testing.T) {
+	t.Parallel()
+	inCluster(t, whoCalls, nil, func(t *testing.T, c *cluster) {
+		a := c.open("a")
+		req, err := http.NewRequest(http.MethodPost, "/c/else/%2Fx;y?q=%zz&r", strings.NewReader("hello"))
+		require.NoError(t, err)
+		req.Header = http.Header{
+			"pinboard-session": {"forged"}, "PINBOARD_FROM": {"/c/evil"}, "Pinboard-Attestation": {"forged"}, "X-Own": {"kept"},
+		}
+		res, err := a.Client().Do(req)
+		require.Equal(t, "elsewhere", read(t, res, err))
+		require.Same(t, req, res.Request, "and not the one with the secret")
+		require.Len(t, c.seen(), 1)
+		got := c.seen()[0]
+		require.Equal(t, "/c/else/%2Fx;y?q=%zz&r", got.RequestURI)
+		require.Equal(t, "pinboard:8080", got.Host)
+		require.Equal(t, []string{"hello"}, c.bodies)
+		require.EqualValues(t, 5, got.ContentLength)
+		require.Equal(t, http.Header{
+			wire.HeaderFrom: {"/c/a"}, wire.HeaderSession: {"session-1"}, wire.HeaderDepth: {"1"},
+			wire.HeaderSessionSecret: {c.w.reg.secret.Reveal()},
+			"X-Own":                  {"kept"}, "Content-Length": {"5"}, "User-Agent": {"Go-http-client/1.1"},
+		}, got.Header, "and no credential")
+	})
+}
+
+func TestACallIsMadeBelowPinboardsBasePathUnderTheWorkersHostname(t *testing.T) {
+	t.Parallel()
+	inCluster(t, whoCalls, nil, func(t *testing.T, c *cluster) {
+		a := c.open("a")
+		base, err := url.Parse("http://pinboard:8080/base%20path")
+		require.NoError(t, err)
+		c.w.dir.calls.base, c.w.dir.calls.hostname = base, "rooms.example.com"
+		res, err := a.Client().Get("/c/else/a%2Fb?")
+		require.Equal(t, "elsewhere", read(t, res, err))
+		require.Equal(t, "/base%20path/c/else/a%2Fb?", c.seen()[0].RequestURI)
+		require.Equal(t, "rooms.example.com", c.seen()[0].Host)
+		res, err = a.Client().Get("/c/a")
+		require.Contains(t, read(t, res, err), " rooms.example.com ", "the same for a call in process")
+	})
+}
+
+// closedBody tells whether it was closed.
+type closedBody struct {
+	io.Reader
+	closed bool
+}
+
+func (b *closedBody) Close() error {
+	b.closed = true
+	return nil
+}
+
+func TestACallElsewhereThanToAnInstanceIsRefused(t *testing.T) {
+	t.Parallel()
+	inCluster(t, whoCalls, nil, func(t *testing.T, c *cluster) {
+		a := c.open("a")
+		for _, target := range []string{
+			"http://example.com/c/a", "https://pinned.cluster/c/a", "http://pinned.cluster:80/c/a", "ftp:///c/a",
+			"http://pinned.cluster", "http:c/a", "c/a", "//example.com/c/a",
+		} {
+			body := &closedBody{Reader: strings.NewReader("x")}
+			req, err := http.NewRequest(http.MethodPost, target, body)
+			require.NoError(t, err)
+			_, err = a.Client().Do(req)
+			require.ErrorContains(t, err, "worker: call: the ", target)
+			require.True(t, body.closed, target)
+		}
+		req, err := http.NewRequest(http.MethodPost, "/c/a", http.NoBody)
+		require.NoError(t, err)
+		req.Trailer = http.Header{"Pinned_X": nil}
+		_, err = a.Client().Do(req)
+		require.ErrorContains(t, err, "trailer")
+		require.Empty(t, c.seen())
+	})
+}
+
+func TestARedirectIsNotFollowed(t *testing.T) {
+	t.Parallel()
+	away := func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, "http://pinboard:8080/c/other", http.StatusTemporaryRedirect)
+	}
+	first := true
+	inCluster(t, func(_ *Instance, w http.ResponseWriter, r *http.Request) {
+		if !first {
+			away(w, r)
+		}
+		first = false
+	}, away, func(t *testing.T, c *cluster) {
+		a := c.open("a")
+		for _, path := range []string{"/c/a", "/c/else"} {
+			res, err := a.Client().Get(path)
+			read(t, res, err)
+			require.Equal(t, http.StatusTemporaryRedirect, res.StatusCode)
+		}
+		require.Len(t, c.seen(), 1)
+		follower := a.Client()
+		follower.CheckRedirect = nil
+		_, err := follower.Get("/c/else")
+		require.ErrorContains(t, err, "the URL must start with", "nor to another host if one insists")
+		require.Len(t, c.seen(), 2)
+	})
+}
+
+func TestCallsInACircleEndAtDepth50(t *testing.T) {
+	t.Parallel()
+	var depths []int
+	var failure error
+	inCluster(t, func(inst *Instance, w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/" {
+			return
+		}
+		if caller, ok := CallerFrom(r.Context()); ok {
+			depths = append(depths, caller.Instance.Depth)
+		}
+		next := map[string]string{"a": "b", "b": "a"}[inst.ID()]
+		req, _ := http.NewRequestWithContext(r.Context(), http.MethodGet, "/c/"+next+"/deeper", nil)
+		res, err := inst.Client().Do(req)
+		if err != nil {
+			failure = err
+			return
+		}
+		_ = res.Body.Close()
+	}, nil, func(t *testing.T, c *cluster) {
+		c.open("a")
+		c.open("b")
+		c.get("/c/a/deeper")
+		require.ErrorIs(t, failure, ErrDepth)
+		require.Len(t, depths, 50)
+		for i, depth := range depths {
+			require.Equal(t, i+1, depth)
+		}
+		require.Empty(t, c.seen())
+	})
+}
+
+func TestTheDepthIsThatOfTheContext(t *testing.T) {
+	t.Parallel()
+	inCluster(t, func(inst *Instance, w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/" {
+			return
+		}
+		for _, ctx := range []context.Context{r.Context(), inst.Context()} {
+			req, _ := http.NewRequestWithContext(ctx, http.MethodGet, "/c/else", nil)
+			res, err := inst.Client().Do(req)
+			if err == nil {
+				_ = res.Body.Close()
+			}
+		}
+	}, nil, func(t *testing.T, c *cluster) {
+		c.open("a")
+		call := func(claims attest.Claims) {
+			r := httptest.NewRequest(http.MethodGet, "/c/a/go", nil)
+			r.Header.Set(wire.HeaderAttestation, c.mint(claims))
+			r.Header.Set(wire.HeaderEpoch, strconv.FormatInt(c.epoch, 10))
+			require.Equal(t, http.StatusOK, c.do(r).Code)
+		}
+		call(attest.Claims{Caller: "/d/x", Depth: 49})
+		call(attest.Claims{Account: &attest.Account{Subject: "ada"}})
+		var depths []string
+		for _, r := range c.seen() {
+			require.Equal(t, "/c/a", r.Header.Get(wire.HeaderFrom), "not whom the first request came from")
+			depths = append(depths, r.Header.Get(wire.HeaderDepth))
+		}
+		require.Equal(t, []string{"50", "1", "1", "1"}, depths)
+	})
+}
+
+func TestACallWaitsForASessionButNotForLong(t *testing.T) {
+	t.Parallel()
+	inCluster(t, whoCalls, nil, func(t *testing.T, c *cluster) {
+		a := c.open("a")
+		c.open("b")
+		forgetful := func(back time.Duration) {
+			c.pb.on(func(call call) (reply, bool) {
+				switch call.path {
+				case wire.PathHeartbeat:
+					return reply{status: 409, body: object{"reregister": true}}, true
+				case wire.PathRegister:
+					out := c.pb.agree(call)
+					out.delay = back
+					return out, true
+				}
+				return reply{}, false
+			})
+			for c.w.reg.sessionID() != "" {
+				c.after(time.Millisecond)
+			}
+		}
+		forgetful(4 * time.Second)
+		res, err := a.Client().Get("/c/b")
+		require.Contains(t, read(t, res, err), "by /c/a", "what lives here needs no session")
+		began := c.since()
+		_, err = a.Client().Get("/c/else")
+		require.ErrorIs(t, err, ErrNotRegistered)
+		require.Equal(t, time.Second, c.since()-began)
+		require.Empty(t, c.seen())
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "/c/else", nil)
+		require.NoError(t, err)
+		_, err = a.Client().Do(req)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+
+		c.pb.on(nil)
+		c.after(10 * time.Second)
+		forgetful(500 * time.Millisecond)
+		res, err = a.Client().Get("/c/else")
+		require.Equal(t, "elsewhere", read(t, res, err))
+		require.Equal(t, "session-3", c.seen()[0].Header.Get(wire.HeaderSession))
+	})
+}
+
+func TestAnInstanceCallsUntilItsHooksAreOver(t *testing.T) {
+	t.Parallel()
+	inCluster(t, whoCalls, nil, func(t *testing.T, c *cluster) {
+		a := c.open("a")
+		c.open("b")
+		var hooked []string
+		a.OnClose(func(ctx context.Context) error {
+			for _, path := range []string{"/c/b", "/c/else"} {
+				req, _ := http.NewRequestWithContext(ctx, http.MethodGet, path, nil)
+				res, err := a.Client().Do(req)
+				hooked = append(hooked, read(t, res, err))
+			}
+			return nil
+		})
+		var releasing error
+		c.pb.on(func(call call) (reply, bool) {
+			if call.path == wire.PathRelease {
+				_, releasing = a.Client().Get("/c/b")
+			}
+			return reply{}, false
+		})
+		a.Abort()
+		synctest.Wait()
+		require.False(t, c.live("/c", "a"))
+		require.Equal(t, []string{`GET pinboard:8080 / "" by /c/a at 1`, "elsewhere"}, hooked)
+		require.ErrorIs(t, releasing, ErrReleased, "from when its id is given back")
+		_, err := a.Client().Get("/c/b")
+		require.ErrorIs(t, err, ErrReleased)
+	})
+}
+
+func TestALostInstanceDoesNotCall(t *testing.T) {
+	t.Parallel()
+	inCluster(t, whoCalls, nil, func(t *testing.T, c *cluster) {
+		a := c.open("a")
+		c.open("b")
+		var failure error
+		a.OnClose(func(context.Context) error {
+			_, failure = a.Client().Get("/c/b")
+			return nil
+		})
+		c.w.dir.abort(a.key, errDuplicate)
+		synctest.Wait()
+		require.ErrorIs(t, failure, ErrReleased)
+	})
+}
+
+func TestNoSecretOfACallIsShownToTheApplication(t *testing.T) {
+	t.Parallel()
+	hinted := func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Pinned-Hint", "x")
+		w.Header().Set("Link", "</style>")
+		w.WriteHeader(http.StatusEarlyHints)
+		w.Header().Set("Trailer", "Pinboard-Sum, Sum")
+		_, _ = io.WriteString(w, "body")
+		w.Header().Set("Pinboard-Sum", "1")
+		w.Header().Set("Sum", "2")
+		w.Header().Set(http.TrailerPrefix+"Pinned_Other", "3")
+	}
+	inCluster(t, func(_ *Instance, w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/" {
+			hinted(w, r)
+		}
+	}, hinted, func(t *testing.T, c *cluster) {
+		a := c.open("a")
+		for _, path := range []string{"/c/a/hints", "/c/else"} {
+			var wrote []string
+			var hints []textproto.MIMEHeader
+			ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{
+				WroteHeaderField: func(name string, _ []string) { wrote = append(wrote, name) },
+				Got1xxResponse: func(_ int, header textproto.MIMEHeader) error {
+					hints = append(hints, header)
+					return nil
+				},
+			})
+			req, err := http.NewRequestWithContext(ctx, http.MethodGet, path, nil)
+			require.NoError(t, err)
+			res, err := a.Client().Do(req)
+			require.NoError(t, err)
+			require.NotContains(t, res.Trailer, "Pinboard-Sum")
+			require.Equal(t, "body", read(t, res, err))
+			require.Equal(t, []string{"Host", "User-Agent"}, wrote)
+			require.Equal(t, []textproto.MIMEHeader{{"Link": {"</style>"}}}, hints)
+			require.NotContains(t, res.Header, "Pinned-Hint")
+			require.Equal(t, http.Header{"Sum": {"2"}}, res.Trailer)
+		}
+	})
+}
+
+func TestWithoutAPinboardAllThatIsHostedIsCalledHere(t *testing.T) {
+	t.Parallel()
+	inCluster(t, whoCalls, nil, func(t *testing.T, c *cluster) {
+		a := c.open("a")
+		calls := c.w.dir.calls
+		calls.local, calls.base = true, &url.URL{}
+		res, err := a.Client().Get("/c/new")
+		require.Equal(t, `GET pinned.cluster / "" by /c/a at 1`, read(t, res, err))
+		require.True(t, c.live("/c", "new"))
+		_, err = a.Client().Get("/d/1")
+		require.ErrorIs(t, err, ErrUnknownTarget)
+		c.w.Drain(canceled(), time.Hour)
+		res, err = a.Client().Get("/c/newer")
+		require.Contains(t, read(t, res, err), wire.DetailHostDraining)
+		require.Equal(t, http.StatusServiceUnavailable, res.StatusCode)
+		require.Empty(t, res.Header.Get(wire.HeaderRefusal))
+		require.Empty(t, c.seen())
+	})
+}
+
+func canceled() context.Context {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	cancel(errors.New("not waited for"))
+	return ctx
+}
