@@ -10,7 +10,8 @@ import (
 )
 
 // maxKeptBody is how much of a body is kept in memory for a second attempt, if
-// the application can't give it again itself: as much as pinboard keeps.
+// the application can't give it again itself: as much as pinboard keeps, and more
+// than net/http reads of it while the instance has not asked for it.
 const maxKeptBody = 64 << 10
 
 // callBody is the body of a call that may have to be sent twice.

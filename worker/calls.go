@@ -118,7 +118,7 @@ func checkTarget(u *url.URL) error {
 		return errors.New("worker: call: the request has no URL")
 	case u.Scheme != "" && u.Scheme != "http", u.Host != "" && !strings.EqualFold(u.Host, clusterHost):
 		return fmt.Errorf("worker: call: the URL must start with %s, or be just a path", ClusterURL)
-	case u.Opaque != "" || !strings.HasPrefix(u.Path, "/"):
+	case !strings.HasPrefix(u.Path, "/"):
 		return errors.New("worker: call: the path must start with a slash: /namespace/id")
 	}
 	return nil

@@ -420,6 +420,32 @@ func TestALostInstanceDoesNotCall(t *testing.T) {
 	})
 }
 
+func TestAnInstanceThatNeverCameToLiveDoesNotCall(t *testing.T) {
+	t.Parallel()
+	var inst *Instance
+	inBubble(t, Options{}, hosting(func(i *Instance) (http.Handler, error) {
+		inst = i
+		return nil, errors.New("no")
+	}), func(t *testing.T, h *harness) {
+		h.start()
+		require.Equal(t, http.StatusServiceUnavailable, h.get("/c/1").Code)
+		_, err := inst.Client().Get("/c/1")
+		require.ErrorIs(t, err, ErrReleased)
+	})
+}
+
+// The session's secret goes to pinboard itself, whatever HTTP_PROXY says.
+func TestCallsAreMadeDirectly(t *testing.T) {
+	t.Parallel()
+	w, err := New(Options{PinboardURL: "http://pinboard:8080", Token: "t", AdvertiseURL: "http://worker:8000"})
+	require.NoError(t, err)
+	require.Same(t, w.dir.calls.owned, w.dir.calls.remote)
+	require.Nil(t, w.dir.calls.owned.Proxy)
+	require.Nil(t, w.dir.calls.loopback.transport.Proxy)
+	require.NotSame(t, w.reg.client.owned, w.dir.calls.owned, "a heartbeat waits for no call")
+	require.NoError(t, w.Shutdown(t.Context()))
+}
+
 func TestNoSecretOfACallIsShownToTheApplication(t *testing.T) {
 	t.Parallel()
 	hinted := func(w http.ResponseWriter, _ *http.Request) {

@@ -37,7 +37,7 @@
 // must know of that goes into the request. A call ends with the context of its
 // request, and when the instance that makes it is released it can begin no
 // more. What an in-process target refuses, because it just began to close, goes
-// to pinboard, unless more than 64 KiB were sent of a body that has no GetBody.
+// to pinboard, body and all.
 //
 // # Leases
 //

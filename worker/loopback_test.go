@@ -5,6 +5,7 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -37,23 +38,42 @@ func TestAWebSocketCarriesBothWays(t *testing.T) {
 	}, greets, func(t *testing.T, c *cluster) {
 		a := c.open("a")
 		for _, path := range []string{"/c/a/socket", "/c/else/socket"} {
-			// Without a deadline to read by: both sides may write first.
 			conn, _, err := websocket.Dial(t.Context(), ClusterURL+path, &websocket.DialOptions{HTTPClient: a.Client()})
 			require.NoError(t, err)
-			for _, want := range []string{"welcome", "one", "two"} {
+			for _, got := range []string{"welcome", "one", "two"} {
 				_, message, err := conn.Read(t.Context())
 				require.NoError(t, err)
-				require.Equal(t, want, string(message))
-				if want != "two" {
-					next := map[string]string{"welcome": "one", "one": "two"}[want]
-					require.NoError(t, conn.Write(t.Context(), websocket.MessageText, []byte(next)))
-				}
+				require.Equal(t, got, string(message))
+				next := map[string]string{"welcome": "one", "one": "two", "two": "three"}[got]
+				require.NoError(t, conn.Write(t.Context(), websocket.MessageText, []byte(next)))
 			}
 			require.NoError(t, conn.Close(websocket.StatusNormalClosure, ""))
 		}
 		require.Len(t, c.seen(), 1)
 		synctest.Wait()
 		require.Zero(t, c.w.Stats().Instances[0].Connections)
+	})
+}
+
+// Over a real network it is no matter who writes first.
+func TestBothSidesOfAWebSocketMayWriteFirst(t *testing.T) {
+	t.Parallel()
+	inCluster(t, func(_ *Instance, w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/socket" {
+			greets(w, r)
+		}
+	}, nil, func(t *testing.T, c *cluster) {
+		a := c.open("a")
+		conn, _, err := websocket.Dial(t.Context(), ClusterURL+"/c/a/socket", &websocket.DialOptions{HTTPClient: a.Client()})
+		require.NoError(t, err)
+		synctest.Wait() // the other side's greeting is under way
+		require.NoError(t, conn.Write(t.Context(), websocket.MessageText, []byte("hello")))
+		for _, want := range []string{"welcome", "hello"} {
+			_, message, err := conn.Read(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, want, string(message))
+		}
+		require.NoError(t, conn.CloseNow())
 	})
 }
 
@@ -116,7 +136,8 @@ func TestCallsEndWithTheWorker(t *testing.T) {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			if res, err := a.Client().Get("/c/b/forever"); err == nil {
+			// The server waits a moment with a connection of which it leaves so much.
+			if res, err := a.Client().Post("/c/b/forever", "", strings.NewReader(strings.Repeat("x", 1<<20))); err == nil {
 				_ = res.Body.Close()
 			}
 		}()

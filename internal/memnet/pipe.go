@@ -11,7 +11,7 @@ import (
 
 // window is how much one side may write that the other has not yet read, in
 // bytes. Memory is taken as it is needed.
-const window = 64 << 10
+const window = 16 << 10
 
 // Pipe returns the two ends of a connection. What was written before an end is
 // closed can still be read from the other.
