@@ -3,7 +3,6 @@ package worker
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -12,9 +11,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -22,107 +19,6 @@ import (
 	"github.com/pinboard-go/pinboard/internal/attest"
 	"github.com/pinboard-go/pinboard/internal/wire"
 )
-
-// cluster is a worker whose instances call each other and, through the fake
-// pinboard's data plane, those of others.
-type cluster struct {
-	*harness
-	instances sync.Map // *Instance by id
-
-	mu      sync.Mutex
-	arrived []*http.Request // at the data plane
-	bodies  []string
-}
-
-// inCluster runs a test in virtual time. handler serves the namespace /c, and
-// elsewhere what comes to pinboard's data plane. The instance "slow" never comes
-// to live.
-func inCluster(t *testing.T, handler func(inst *Instance, w http.ResponseWriter, r *http.Request), elsewhere http.HandlerFunc,
-	test func(t *testing.T, c *cluster),
-) {
-	t.Helper()
-	c := &cluster{}
-	construct := serving(handler)
-	inBubble(t, Options{}, hosting(func(inst *Instance) (http.Handler, error) {
-		c.instances.Store(inst.ID(), inst)
-		if inst.ID() == "slow" {
-			<-inst.Context().Done()
-		}
-		return construct(inst)
-	}), func(t *testing.T, h *harness) {
-		c.harness = h
-		c.serveElsewhere(elsewhere)
-		h.start()
-		test(t, c)
-	})
-}
-
-// serveElsewhere makes the data plane: a server on pipes.
-func (c *cluster) serveElsewhere(handler http.HandlerFunc) {
-	listener := newPipeListener()
-	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		c.mu.Lock()
-		c.arrived = append(c.arrived, r)
-		c.mu.Unlock()
-		if handler != nil {
-			handler(w, r)
-			return
-		}
-		body, _ := io.ReadAll(r.Body)
-		c.mu.Lock()
-		c.bodies = append(c.bodies, string(body))
-		c.mu.Unlock()
-		_, _ = io.WriteString(w, "elsewhere")
-	})}
-	go func() { _ = server.Serve(listener) }()
-	transport := &http.Transport{DialContext: listener.dial, DisableCompression: true}
-	c.pb.plane = transport
-	c.t.Cleanup(func() {
-		transport.CloseIdleConnections()
-		_ = server.Close()
-	})
-}
-
-func (c *cluster) seen() []*http.Request {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.arrived
-}
-
-// open activates an instance, and returns it.
-func (c *cluster) open(id string) *Instance {
-	c.t.Helper()
-	require.Equal(c.t, http.StatusOK, c.get("/c/"+id).Code)
-	inst, ok := c.instances.Load(id)
-	require.True(c.t, ok)
-	return inst.(*Instance)
-}
-
-// read returns the text of an answer.
-func read(t *testing.T, res *http.Response, err error) string {
-	t.Helper()
-	require.NoError(t, err)
-	body, err := io.ReadAll(res.Body)
-	require.NoError(t, err)
-	require.NoError(t, res.Body.Close())
-	return string(body)
-}
-
-// whoCalls answers with who called, and how.
-func whoCalls(_ *Instance, w http.ResponseWriter, r *http.Request) {
-	body, _ := io.ReadAll(r.Body)
-	caller, _ := CallerFrom(r.Context())
-	by := "nobody"
-	if i := caller.Instance; i != nil {
-		by = fmt.Sprintf("%s/%s at %d", i.Namespace, i.ID, i.Depth)
-	}
-	for name := range r.Header {
-		if wire.Reserved(name) || strings.HasPrefix(name, "X-") {
-			by += " with " + name
-		}
-	}
-	_, _ = fmt.Fprintf(w, "%s %s %s %q by %s", r.Method, r.Host, r.URL.RequestURI(), body, by)
-}
 
 func TestACallToWhatLivesHereStaysInTheProcess(t *testing.T) {
 	t.Parallel()
@@ -200,17 +96,6 @@ func TestACallIsMadeBelowPinboardsBasePathUnderTheWorkersHostname(t *testing.T) 
 		res, err = a.Client().Get("/c/a")
 		require.Contains(t, read(t, res, err), " rooms.example.com ", "the same for a call in process")
 	})
-}
-
-// closedBody tells whether it was closed.
-type closedBody struct {
-	io.Reader
-	closed bool
-}
-
-func (b *closedBody) Close() error {
-	b.closed = true
-	return nil
 }
 
 func TestACallElsewhereThanToAnInstanceIsRefused(t *testing.T) {
@@ -370,67 +255,6 @@ func TestACallWaitsForASessionButNotForLong(t *testing.T) {
 		res, err = a.Client().Get("/c/else")
 		require.Equal(t, "elsewhere", read(t, res, err))
 		require.Equal(t, "session-3", c.seen()[0].Header.Get(wire.HeaderSession))
-	})
-}
-
-func TestAnInstanceCallsUntilItsHooksAreOver(t *testing.T) {
-	t.Parallel()
-	inCluster(t, whoCalls, nil, func(t *testing.T, c *cluster) {
-		a := c.open("a")
-		c.open("b")
-		var hooked []string
-		a.OnClose(func(ctx context.Context) error {
-			for _, path := range []string{"/c/b", "/c/else"} {
-				req, _ := http.NewRequestWithContext(ctx, http.MethodGet, path, nil)
-				res, err := a.Client().Do(req)
-				hooked = append(hooked, read(t, res, err))
-			}
-			return nil
-		})
-		var releasing error
-		c.pb.on(func(call call) (reply, bool) {
-			if call.path == wire.PathRelease {
-				_, releasing = a.Client().Get("/c/b")
-			}
-			return reply{}, false
-		})
-		a.Abort()
-		synctest.Wait()
-		require.False(t, c.live("/c", "a"))
-		require.Equal(t, []string{`GET pinboard:8080 / "" by /c/a at 1`, "elsewhere"}, hooked)
-		require.ErrorIs(t, releasing, ErrReleased, "from when its id is given back")
-		_, err := a.Client().Get("/c/b")
-		require.ErrorIs(t, err, ErrReleased)
-	})
-}
-
-func TestALostInstanceDoesNotCall(t *testing.T) {
-	t.Parallel()
-	inCluster(t, whoCalls, nil, func(t *testing.T, c *cluster) {
-		a := c.open("a")
-		c.open("b")
-		var failure error
-		a.OnClose(func(context.Context) error {
-			_, failure = a.Client().Get("/c/b")
-			return nil
-		})
-		c.w.dir.abort(a.key, errDuplicate)
-		synctest.Wait()
-		require.ErrorIs(t, failure, ErrReleased)
-	})
-}
-
-func TestAnInstanceThatNeverCameToLiveDoesNotCall(t *testing.T) {
-	t.Parallel()
-	var inst *Instance
-	inBubble(t, Options{}, hosting(func(i *Instance) (http.Handler, error) {
-		inst = i
-		return nil, errors.New("no")
-	}), func(t *testing.T, h *harness) {
-		h.start()
-		require.Equal(t, http.StatusServiceUnavailable, h.get("/c/1").Code)
-		_, err := inst.Client().Get("/c/1")
-		require.ErrorIs(t, err, ErrReleased)
 	})
 }
 
