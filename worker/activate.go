@@ -119,6 +119,7 @@ func (d *directory) undo(inst *Instance) {
 	inst.cancel(ErrActivation)
 	d.waitFor(inst, false, func() bool { return inst.tasks == 0 })
 	d.runHooks(inst)
+	inst.muted.Store(true)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.remove(inst)

@@ -52,6 +52,7 @@ func (d *directory) close(inst *Instance, cause error) {
 	d.interrupt(inst, cause, false)
 	d.waitFor(inst, false, func() bool { return inst.plain+inst.tasks == 0 })
 	d.runHooks(inst)
+	inst.muted.Store(true)
 
 	d.mu.Lock()
 	if inst.kept { // nothing held it: there are no streams to end

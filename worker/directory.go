@@ -17,6 +17,8 @@ type directory struct {
 	lease *lease
 	// release gives an id back to pinboard; set before the first request.
 	release func(ctx context.Context, item released)
+	// calls makes the instances' calls; set before the first request.
+	calls   *calls
 	metrics *metrics // set before the first request
 
 	slots   chan struct{}   // a token for each constructor that runs

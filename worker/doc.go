@@ -33,6 +33,17 @@
 // who connects again, finds the next owner. What a handler writes into its
 // stream meanwhile is sent at once; what is held back is the stream's end.
 //
+// # Calls
+//
+// Instance.Client calls other instances by their paths (protocol §6): in
+// process if the id lives on this worker, and else through pinboard, which
+// finds or places it. The instance that is called sees who calls and how many
+// calls led to it, not the account that the first of them was made for: what it
+// must know of that goes into the request. A call ends with the context of its
+// request, and when the instance that makes it is released it can begin no
+// more. What an in-process target refuses, because it just began to close, goes
+// to pinboard, body and all.
+//
 // # Leases
 //
 // What is served is bound by the lease (protocol §8): it is counted from when

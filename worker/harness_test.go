@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -62,9 +63,14 @@ type fakePinboard struct {
 	sessions int
 	// script, if it is set and returns ok, decides the answer.
 	script func(c call) (reply, bool)
+	// plane is the data plane, if there is one.
+	plane http.RoundTripper
 }
 
 func (p *fakePinboard) RoundTrip(r *http.Request) (*http.Response, error) {
+	if p.plane != nil && !strings.HasPrefix(r.URL.Path, "/registry/") {
+		return p.plane.RoundTrip(r)
+	}
 	raw, err := io.ReadAll(r.Body)
 	if err != nil {
 		return nil, err

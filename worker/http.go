@@ -111,10 +111,19 @@ func (w *Worker) attested(r *http.Request) (attest.Claims, error) {
 // serveInstance serves an instance's route, or returns why not. Nothing is
 // looked at before the attestation is.
 func (w *Worker) serveInstance(rw http.ResponseWriter, r *http.Request, path string) *refusal {
-	claims, err := w.attested(r)
-	if err != nil && !w.opts.local() {
-		return refuseAttestation
+	var claims attest.Claims
+	if !w.opts.local() {
+		var err error
+		if claims, err = w.attested(r); err != nil {
+			return refuseAttestation
+		}
 	}
+	return w.serveAttested(rw, r, path, claims, (*refusal).write)
+}
+
+// serveAttested serves an instance's route to a caller that is known. What is
+// refused is returned, or written by refuse.
+func (w *Worker) serveAttested(rw http.ResponseWriter, r *http.Request, path string, claims attest.Claims, refuse refuser) *refusal {
 	namespace, id, rest, ok := splitPath(path)
 	if !ok {
 		return refusePath
@@ -126,7 +135,7 @@ func (w *Worker) serveInstance(rw http.ResponseWriter, r *http.Request, path str
 	if err := wire.CheckID(id); err != nil {
 		return &refusal{status: http.StatusBadRequest, detail: err.Error()}
 	}
-	to := &target{key: key{namespace, id}, watch: startWatch(w.clock, h.duration)}
+	to := &target{key: key{namespace, id}, watch: startWatch(w.clock, h.duration), refuse: refuse}
 	defer to.watch.stop()
 	if to.epoch, ok = placementEpoch(r.Header); !ok {
 		return refuseEpoch
@@ -157,7 +166,11 @@ type target struct {
 	epoch   int64       // the placement that it was routed by, 0 if not known
 	entered atomic.Bool // the middleware has let it through
 	watch   *stopwatch
+	refuse  refuser
 }
+
+// refuser answers with a refusal.
+type refuser func(*refusal, http.ResponseWriter)
 
 type targetKey struct{}
 
@@ -183,7 +196,7 @@ func (w *Worker) instanceHandler(h *host) http.Handler {
 		f, ref := w.dir.enter(r.Context(), to.key, to.epoch, h)
 		if ref != nil {
 			w.metrics.refused(ref, r)
-			ref.write(rw)
+			to.refuse(ref, rw)
 			return
 		}
 		f.watch = to.watch

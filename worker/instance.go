@@ -54,6 +54,7 @@ type Instance struct {
 	cancel context.CancelCauseFunc
 	epoch  atomic.Int64 // 0: not known
 	lost   atomic.Bool  // another session owns the id
+	muted  atomic.Bool  // it makes no more calls: its hooks have returned
 
 	ready    chan struct{} // closed when the constructor is over: handler or failure is set
 	handler  http.Handler

@@ -13,7 +13,6 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
-	"github.com/pinboard-go/pinboard/internal/attest"
 	"github.com/pinboard-go/pinboard/internal/wire"
 )
 
@@ -104,8 +103,7 @@ func TestLocalModeServesWithoutAPinboard(t *testing.T) {
 
 		require.Equal(t, http.StatusOK, plain().Code)
 		require.Equal(t, http.StatusOK, plain(wire.HeaderAttestation, "forged").Code)
-		require.Equal(t, http.StatusOK, plain(wire.HeaderAttestation, h.mint(attest.Claims{Caller: "/c/2", Depth: 1})).Code)
-		require.Equal(t, []string{"false", "false", "true"}, callers, "a caller is what this process attests")
+		require.Equal(t, []string{"false", "false"}, callers, "nobody attests anything")
 		for _, epoch := range []string{"7", "6"} {
 			require.Equal(t, http.StatusOK, plain(wire.HeaderEpoch, epoch).Code, "no placement is stale where nobody places")
 		}
@@ -149,5 +147,30 @@ func TestLocalModesProbesStayClosed(t *testing.T) {
 		}
 		require.Equal(t, http.StatusOK, h.do(httptest.NewRequest(http.MethodGet, pathReady, nil)).Code)
 		require.NoError(t, h.w.Shutdown(t.Context()))
+	})
+}
+
+func TestWithoutAPinboardAllThatIsHostedIsCalledHere(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var a *Instance
+		h := newLocal(t, Options{}, map[string]Constructor{"/d": serving(whoCalls), "/c": func(inst *Instance) (http.Handler, error) {
+			a = inst
+			return echo(inst)
+		}})
+		require.NoError(t, h.w.Start())
+		h.do(httptest.NewRequest(http.MethodGet, "/c/a", nil))
+		res, err := a.Client().Get("/d/new")
+		require.Equal(t, `GET pinned.cluster / "" by /c/a at 1`, read(t, res, err))
+		require.True(t, h.live("/d", "new"))
+		_, err = a.Client().Get("/e/1")
+		require.ErrorIs(t, err, ErrUnknownTarget)
+		require.ErrorIs(t, h.w.Drain(canceled(), time.Hour), context.Canceled)
+		res, err = a.Client().Get("/d/newer")
+		require.Contains(t, read(t, res, err), wire.DetailHostDraining)
+		require.Equal(t, http.StatusServiceUnavailable, res.StatusCode)
+		require.Empty(t, res.Header.Get(wire.HeaderRefusal))
+		require.NoError(t, h.w.Shutdown(t.Context()))
+		require.Empty(t, h.pb.calls)
 	})
 }

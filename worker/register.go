@@ -75,11 +75,10 @@ func (r *registration) start() {
 	r.running.Go(func() { r.run(ctx) })
 }
 
-// goLocal stands in for a registration where there is no pinboard. The session
-// makes attestations that this process mints for itself good (protocol §5).
+// goLocal stands in for a registration where there is no pinboard.
 func (r *registration) goLocal() {
 	r.mu.Lock()
-	r.session, r.registered = randomHex(16), true
+	r.registered = true
 	r.mu.Unlock()
 	r.lease.grantForever()
 	r.broadcast()

@@ -138,10 +138,7 @@ func (r *registration) keep(lists ...[]released) {
 // here, so that requests that are on their way are refused and not unknown.
 func (r *registration) deregister(ctx context.Context) {
 	session := r.sessionID()
-	if session == "" {
-		return
-	}
-	if !r.opts.local() && r.postPersistently(ctx, "deregister", wire.PathDeregister, wire.Deregister{SessionID: session}) {
+	if session != "" && r.postPersistently(ctx, "deregister", wire.PathDeregister, wire.Deregister{SessionID: session}) {
 		r.log.Info("deregistered from pinboard")
 	}
 	r.mu.Lock()

@@ -69,6 +69,9 @@ func build(opts Options, env environment, now clock, jitter func() float64) (*Wo
 	w.dir.release = w.reg.release
 	w.metrics = newMetrics(w)
 	w.lease.metrics, w.dir.metrics, w.reg.metrics = w.metrics, w.metrics, w.metrics
+	if w.dir.calls, err = newCalls(w); err != nil {
+		return nil, err
+	}
 	w.opts.Token = "" // the registration keeps it, out of every printer's reach
 	// Last, so that a worker that is not made leaves nothing behind.
 	if err := w.metrics.register(opts.Registerer); err != nil {
@@ -227,6 +230,7 @@ func (w *Worker) Shutdown(ctx context.Context) error {
 	}
 	w.lease.end()
 	w.reg.client.close()
+	w.dir.calls.close(err == nil)
 	if err != nil {
 		w.metrics.shutdownFailed("directory")
 		return fmt.Errorf("worker: shut down with %d instances still closing: %w", w.dir.remaining(), err)

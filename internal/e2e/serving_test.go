@@ -230,35 +230,24 @@ func requireCallers(t *testing.T, seen []relayed, ids []string, owners ...*worke
 	}
 }
 
-// callsInstances has an instance on the Python client, which can call others,
-// call one on the other worker, and that one call back if it can.
+// callsInstances has an instance call one on the other worker, that one call
+// back, and the first one call again, also another on its own worker.
 func callsInstances(t *testing.T, f *fleet, first, second *worker) {
 	f.favour(t, first)
 	f.requirePlaced(t, f.state(t, "on-"+first.name), first)
 	f.favour(t, second)
 	f.requirePlaced(t, f.state(t, "on-"+second.name), second)
-	if first.kind != python {
-		first, second = second, first
-	}
-	owners := []*worker{first, second}
-	if second.kind == python {
-		owners = append(owners, first, second)
-	}
-	ids := make([]string, len(owners))
-	for i, w := range owners {
-		ids[i] = "on-" + w.name
-	}
-	requireCallers(t, f.relay(t, ids...), ids, owners...)
+	f.requirePlaced(t, f.state(t, "also-on-"+second.name), second)
+	ids := []string{"on-" + first.name, "on-" + second.name, "on-" + first.name, "on-" + second.name, "also-on-" + second.name}
+	requireCallers(t, f.relay(t, ids...), ids, first, second, first, second, second)
 }
 
 func prefersCallers(t *testing.T, f *fleet, first, second *worker) {
 	f.setHeadrooms(t, map[*worker]int{first: 1000, second: 1000})
 	// Were it for the client's address, both would prefer one worker.
 	for _, w := range []*worker{first, second} {
-		if w.kind == python {
-			ids := []string{"on-" + w.name, "called-first-from-" + w.name}
-			requireCallers(t, f.relay(t, ids...), ids, w, w)
-		}
+		ids := []string{"on-" + w.name, "called-first-from-" + w.name}
+		requireCallers(t, f.relay(t, ids...), ids, w, w)
 	}
 }
 

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -51,9 +53,7 @@ func newRoom(inst *worker.Instance) (http.Handler, error) {
 	mux.HandleFunc("POST /hold", r.hold)
 	mux.HandleFunc("POST /let-go", r.endHold)
 	mux.HandleFunc("GET /who", func(w http.ResponseWriter, req *http.Request) { answer(w, who(req)) })
-	mux.HandleFunc("POST /relay", func(w http.ResponseWriter, req *http.Request) {
-		answer(w, map[string]any{"pid": os.Getpid(), "who": who(req)})
-	})
+	mux.HandleFunc("POST /relay", r.relay)
 	return mux, nil
 }
 
@@ -184,6 +184,45 @@ func (r *room) endHold(w http.ResponseWriter, _ *http.Request) {
 	defer r.mu.Unlock()
 	close(r.letGo)
 	answer(w, map[string]any{})
+}
+
+// relay tells who called, and relays the rest of the path in the body.
+func (r *room) relay(w http.ResponseWriter, req *http.Request) {
+	var hops []string
+	if err := json.NewDecoder(req.Body).Decode(&hops); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	told := map[string]any{"pid": os.Getpid(), "who": who(req)}
+	if len(hops) > 0 {
+		status, next, err := r.pass(req.Context(), hops[0], hops[1:])
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+		told["status"], told["next"] = status, next
+	}
+	answer(w, told)
+}
+
+// pass has another instance relay what is left of the path.
+func (r *room) pass(ctx context.Context, to string, rest []string) (status int, answer json.RawMessage, err error) {
+	text, err := json.Marshal(rest)
+	if err != nil {
+		return 0, nil, err
+	}
+	call, err := http.NewRequestWithContext(ctx, http.MethodPost, to+"/relay", bytes.NewReader(text))
+	if err != nil {
+		return 0, nil, err
+	}
+	call.Header.Set("Content-Type", "application/json")
+	res, err := r.Client().Do(call)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer func() { _ = res.Body.Close() }()
+	answer, err = io.ReadAll(res.Body)
+	return res.StatusCode, answer, err
 }
 
 // who tells on whose behalf a request comes.
