@@ -98,13 +98,17 @@ func (r *responder) Write(p []byte) (int, error) {
 	return r.ResponseWriter.Write(p)
 }
 
-// ReadFrom lets the server use sendfile.
+// ReadFrom lets the server use sendfile. It looks at the lease between the
+// pieces of what it copies, as Write does.
 func (r *responder) ReadFrom(src io.Reader) (int64, error) {
 	r.ready()
 	if r.late {
 		return 0, errLate
 	}
-	return io.Copy(r.ResponseWriter, src)
+	if file, limit, ok := regularFile(src); ok {
+		return r.sendFile(file, limit)
+	}
+	return io.Copy(r.ResponseWriter, timelyReader{src, r})
 }
 
 // FlushError sends what was written; the response is a stream from now on.
