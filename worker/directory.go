@@ -17,6 +17,9 @@ type directory struct {
 	lease *lease
 	// release gives an id back to pinboard; set before the first request.
 	release func(ctx context.Context, item released)
+	// session returns the current session, "" without one; set before the
+	// first request.
+	session func() string
 	// calls makes the instances' calls; set before the first request.
 	calls   *calls
 	metrics *metrics // set before the first request
@@ -53,11 +56,10 @@ func newDirectory(opts *Options, now clock, l *lease) *directory {
 }
 
 // enter lets a request for an instance in, and activates the instance if need
-// be. epoch is the placement that the request was routed by, 0 if unknown. What
-// is refused was never seen by the instance.
-func (d *directory) enter(ctx context.Context, k key, epoch int64, h *host) (*flight, *refusal) {
+// be. What is refused was never seen by the instance.
+func (d *directory) enter(ctx context.Context, to *target, h *host) (*flight, *refusal) {
 	for {
-		inst, ref := d.find(k, epoch, h)
+		inst, ref := d.find(to, h)
 		if ref == nil {
 			ref = d.await(ctx, inst)
 			var f *flight
@@ -80,7 +82,8 @@ func (d *directory) isKept(inst *Instance) bool {
 
 // find returns the instance, counted as waited for, or why not. With
 // refuseClosing it returns the instance as well.
-func (d *directory) find(k key, epoch int64, h *host) (*Instance, *refusal) {
+func (d *directory) find(to *target, h *host) (*Instance, *refusal) {
+	k, epoch := to.key, to.epoch
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.lease.state() == leaseExpired {
@@ -97,6 +100,11 @@ func (d *directory) find(k key, epoch int64, h *host) (*Instance, *refusal) {
 		}
 	}
 	if inst == nil {
+		// Asked with the lock held, like what a registration claims (held): an
+		// instance that it does not claim would live beside the next owner's.
+		if to.session != d.session() || to.session == "" && !d.opts.local() {
+			return nil, refuseSession
+		}
 		if ref := d.mayActivate(h); ref != nil {
 			// Pinboard frees the placement: fenced off, lest another of its
 			// nodes sends a request for it that would be let in later.

@@ -135,7 +135,10 @@ func (w *Worker) serveAttested(rw http.ResponseWriter, r *http.Request, path str
 	if err := wire.CheckID(id); err != nil {
 		return &refusal{status: http.StatusBadRequest, detail: err.Error()}
 	}
-	to := &target{key: key{namespace, id}, watch: startWatch(w.clock, h.duration), refuse: refuse}
+	to := &target{
+		key: key{namespace, id}, session: claims.Audience,
+		watch: startWatch(w.clock, h.duration), refuse: refuse,
+	}
 	defer to.watch.stop()
 	if to.epoch, ok = placementEpoch(r.Header); !ok {
 		return refuseEpoch
@@ -164,6 +167,7 @@ func (w *Worker) serveAttested(rw http.ResponseWriter, r *http.Request, path str
 type target struct {
 	key
 	epoch   int64       // the placement that it was routed by, 0 if not known
+	session string      // that it was sent to, "" in local mode
 	entered atomic.Bool // the middleware has let it through
 	watch   *stopwatch
 	refuse  refuser
@@ -193,7 +197,7 @@ func (w *Worker) instanceHandler(h *host) http.Handler {
 			return
 		}
 		to.entered.Store(true)
-		f, ref := w.dir.enter(r.Context(), to.key, to.epoch, h)
+		f, ref := w.dir.enter(r.Context(), to, h)
 		if ref != nil {
 			w.metrics.refused(ref, r)
 			to.refuse(ref, rw)

@@ -102,7 +102,9 @@ func (l *loopback) close(wait bool) {
 // serve serves a call.
 func (l *loopback) serve(rw http.ResponseWriter, r *http.Request) {
 	depth, _ := strconv.Atoi(r.Header.Get(wire.HeaderDepth)) // calls' own
-	claims := attest.Claims{Caller: r.Header.Get(wire.HeaderFrom), Depth: depth}
+	claims := attest.Claims{
+		Audience: l.worker.reg.sessionID(), Caller: r.Header.Get(wire.HeaderFrom), Depth: depth,
+	}
 	if ref := l.worker.serveAttested(rw, r, r.URL.EscapedPath(), claims, l.refuse); ref != nil {
 		l.refuse(ref, rw)
 	}

@@ -36,6 +36,8 @@ var (
 	refuseCapacity  = refuse(wire.RefusalCapacity, "instance capacity reached; retry")
 	refuseQueue     = refuse(wire.RefusalActivationQueue, "activation queue full; retry")
 	refuseClosing   = refuse(wire.RefusalClosing, "instance closing; retry")
+	// It was sent to a session that has ended, with all of its placements.
+	refuseSession = refuse(wire.RefusalStaleEpoch, "the worker has registered anew; retry")
 
 	// The instance saw the request of these: only its sender knows whether it
 	// may be sent again.

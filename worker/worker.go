@@ -66,7 +66,7 @@ func build(opts Options, env environment, now clock, jitter func() float64) (*Wo
 	w.dir = newDirectory(&w.opts, now, w.lease)
 	w.reg = newRegistration(&w.opts, now, jitter, w.lease, w.dir)
 	w.reg.namespaces, w.reg.envs = w.namespaces, w.envs
-	w.dir.release = w.reg.release
+	w.dir.release, w.dir.session = w.reg.release, w.reg.sessionID
 	w.metrics = newMetrics(w)
 	w.lease.metrics, w.dir.metrics, w.reg.metrics = w.metrics, w.metrics, w.metrics
 	if w.dir.calls, err = newCalls(w); err != nil {
