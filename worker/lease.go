@@ -107,6 +107,10 @@ func (l *lease) stateAt(now instant) leaseState {
 func (l *lease) renewed(sent instant, ttl time.Duration) {
 	now := l.clock()
 	l.mu.Lock()
+	if l.closed { // the answer came with the end
+		l.mu.Unlock()
+		return
+	}
 	// A suspended machine's timer has not fired: the flap is seen here.
 	missed := l.granted && !l.unhealthy && l.stateAt(now) != leaseHealthy
 	if missed {
@@ -166,15 +170,23 @@ func (l *lease) flaps() int {
 	return l.flapCount
 }
 
-// end takes back what was granted and waits for callbacks. Nothing is served
-// and nothing is called afterwards.
-func (l *lease) end() {
+// close ends the context for good and begins no callback any more; callbacks
+// waits for those that run. Nothing is granted from now on, and what was granted
+// runs out.
+func (l *lease) close() {
 	l.mu.Lock()
-	l.granted, l.endless, l.closed = false, false, true
+	defer l.mu.Unlock()
+	l.closed = true
 	l.disarm()
 	l.give(ErrClosed)
-	l.mu.Unlock()
-	l.callbacks.Wait()
+}
+
+// end is close, and takes back what was granted. Nothing is served afterwards.
+func (l *lease) end() {
+	l.close()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.granted, l.endless = false, false
 }
 
 // arm sets the timer to when the lease turns unhealthy, or after that to when

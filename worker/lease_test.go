@@ -203,6 +203,8 @@ func TestAnEndedLeaseServesAndCallsNothing(t *testing.T) {
 		l.renewed(systemClock(), 15*time.Second)
 		l.end()
 		require.Equal(t, leaseExpired, l.state())
+		l.renewed(systemClock(), 15*time.Second) // the answer crossed the end
+		require.Equal(t, leaseExpired, l.state())
 		<-time.After(time.Minute)
 		l.end() // twice is fine
 	})

@@ -84,12 +84,11 @@ func (r *registration) goLocal() {
 	r.broadcast()
 }
 
-// stop ends the loop and waits for it.
+// stop ends the loop; running waits for it.
 func (r *registration) stop() {
 	if r.cancel != nil {
 		r.cancel()
 	}
-	r.running.Wait()
 }
 
 func (r *registration) run(ctx context.Context) {

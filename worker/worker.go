@@ -207,6 +207,9 @@ func (w *Worker) ReadyHandler() http.Handler {
 // instead: to deregister would be to hand out ids that still live here. Nothing
 // is served afterwards in either case. Shutdown again is a no-op after success
 // and else goes on where it was; before Start there is nothing to end.
+//
+// It waits for the application, callbacks included: one that itself waits for
+// Shutdown, or for Drain, is waited for until ctx ends.
 func (w *Worker) Shutdown(ctx context.Context) error {
 	select {
 	case w.stopping <- struct{}{}:
@@ -220,20 +223,54 @@ func (w *Worker) Shutdown(ctx context.Context) error {
 	// Heartbeats go on while instances close: their ids must stay theirs.
 	w.dir.refuseAll(errShutdown)
 	err := w.dir.waitEmpty(ctx, nil)
+	empty := err == nil
 	w.reg.stop()
 	w.dir.stop()
-	if err == nil {
-		w.dir.running.Wait()
+	w.lease.close()
+	quiet := returns(ctx, func() {
+		w.reg.running.Wait()
+		w.lease.callbacks.Wait()
+		if empty {
+			w.dir.running.Wait()
+		}
+		w.dir.calls.close(empty)
+	})
+	if empty && quiet == nil {
 		w.reg.deregister(ctx)
 		w.stopped = true
 		w.metrics.unregister(w.opts.Registerer)
 	}
 	w.lease.end()
 	w.reg.client.close()
-	w.dir.calls.close(err == nil)
-	if err != nil {
-		w.metrics.shutdownFailed("directory")
-		return fmt.Errorf("worker: shut down with %d instances still closing: %w", w.dir.remaining(), err)
+	if w.stopped {
+		return nil
 	}
-	return nil
+	w.metrics.shutdownFailed("directory")
+	if empty {
+		return fmt.Errorf("worker: shut down with a callback that does not return: %w", quiet)
+	}
+	return fmt.Errorf("worker: shut down with %d instances still closing: %w", w.dir.remaining(), err)
+}
+
+// returns calls f and waits for it, no longer than ctx. What only has to notice
+// that it was cancelled gets a moment in any case. f then goes on by itself.
+func returns(ctx context.Context, f func()) error {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f()
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+	}
+	timer := time.NewTimer(interruptGrace)
+	defer timer.Stop()
+	select {
+	case <-done:
+		return nil
+	case <-timer.C:
+		return ctx.Err()
+	}
 }
