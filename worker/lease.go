@@ -90,11 +90,16 @@ func (l *lease) state() leaseState {
 	return l.stateAt(now)
 }
 
+// stateAt is state for callers with the lock. What was once seen to be over
+// stays so: a wall clock that is set back behind a suspend must not revive it.
 func (l *lease) stateAt(now instant) leaseState {
 	switch {
 	case l.endless:
 		return leaseHealthy
-	case !l.granted || now.reached(l.deadline):
+	case !l.granted:
+		return leaseExpired
+	case now.reached(l.deadline):
+		l.deadline.mono = min(l.deadline.mono, now.mono)
 		return leaseExpired
 	case now.reached(l.deadline.add(-l.buffer)):
 		return leaseUnhealthy

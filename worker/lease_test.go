@@ -193,6 +193,23 @@ func TestAPanickingLeaseCallbackIsContained(t *testing.T) {
 	})
 }
 
+// The wall clock of a machine that was suspended runs ahead of the monotonic
+// one. When it is then set back, nothing tells any more that the lease is over.
+func TestALeaseThatWasSeenToBeOverStaysSo(t *testing.T) {
+	t.Parallel()
+	now := instant{wall: time.Unix(1e9, 0)}
+	l := newLease(func() instant { return now }, &Options{LeaseBuffer: time.Second, Logger: zap.NewNop()})
+	defer l.end()
+	l.renewed(now, 15*time.Second)
+	now.wall = now.wall.Add(time.Hour)
+	require.Equal(t, leaseExpired, l.state())
+	now.wall = now.wall.Add(-time.Hour)
+	require.Equal(t, leaseExpired, l.state())
+	require.True(t, l.look().Expired)
+	l.renewed(now, 15*time.Second)
+	require.Equal(t, leaseHealthy, l.state())
+}
+
 func TestAnEndedLeaseServesAndCallsNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
