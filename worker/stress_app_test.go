@@ -59,6 +59,20 @@ func (w *world) trip() error {
 	return nil
 }
 
+// guard is the middleware of all requests: slow, and denying some.
+func (w *world) guard(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		switch w.rand(10) {
+		case 0:
+			http.Error(rw, "denied", http.StatusForbidden)
+			return
+		case 1:
+			w.sleep(r.Context(), 6*time.Second)
+		}
+		next.ServeHTTP(rw, r)
+	})
+}
+
 // construct is the constructor of all instances.
 func (w *world) construct(inst *Instance) (http.Handler, error) {
 	id := inst.ID()

@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"errors"
+	"net/http"
 	"sync"
 	"time"
 
@@ -74,8 +75,15 @@ func (w *world) settleDown() {
 }
 
 // finish shuts the worker down: in peace, or first with too little time.
-func (w *world) finish(clients *sync.WaitGroup) {
+func (w *world) finish(client *http.Client, clients *sync.WaitGroup) {
 	ended := false
+	var late sync.WaitGroup
+	late.Go(func() {
+		for range w.rand(10) {
+			w.request(client, clients, w.id())
+			w.sleep(context.Background(), time.Second)
+		}
+	})
 	if w.rand(2) == 0 {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Duration(w.rand(int(3*time.Second))))
 		ended = w.h.w.Shutdown(ctx) == nil // with or without pinboard's consent
@@ -98,5 +106,7 @@ func (w *world) finish(clients *sync.WaitGroup) {
 	}
 	w.mu.Unlock()
 	require.NoError(w.t, w.h.w.Shutdown(ctx), "again")
+	late.Wait()
 	clients.Wait()
+	w.h.after(10 * time.Second) // a deaf middleware is the server's affair
 }

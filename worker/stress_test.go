@@ -48,8 +48,9 @@ func liveAtRandom(t *testing.T, seed uint64) {
 	h := newHarness(t, Options{
 		IdleTimeout: 20 * time.Second, DetachedTimeout: time.Minute, CloseTimeout: 5 * time.Second,
 		MaxInstances: 4, MaxConcurrentActivations: 2, KeepPlacementOnIdle: w.rand(3) == 0,
-	}, hosting(w.construct))
+	}, nil)
 	w.h = h
+	require.NoError(t, h.w.HostWith("/c", HostOptions{Middleware: w.guard}, w.construct))
 	h.pb.on(w.answer)
 	client := h.network()
 	h.pb.plane = planeOf(w, client)
@@ -66,7 +67,7 @@ func liveAtRandom(t *testing.T, seed uint64) {
 	if w.rand(2) == 0 {
 		w.settleDown()
 	}
-	w.finish(&clients)
+	w.finish(client, &clients)
 	require.Empty(t, w.faults, strings.Join(w.history, "\n"))
 }
 
