@@ -166,7 +166,11 @@ func (r *registration) applyDrain(a *answer) {
 			r.log.Error("pinboard answered with a malformed drainDeadline")
 		}
 	}
-	if moved := next.deadline - r.echo.deadline; next.on == r.echo.on &&
+	known := r.echo.deadline
+	if r.echo.hasDeadline { // one that has passed comes with 0 s left
+		known = max(known, r.clock().mono)
+	}
+	if moved := next.deadline - known; next.on == r.echo.on &&
 		next.hasDeadline == r.echo.hasDeadline && moved.Abs() <= deadlineMoved {
 		return
 	}

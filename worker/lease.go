@@ -129,6 +129,13 @@ func (l *lease) renewed(sent instant, ttl time.Duration) {
 	if l.capped {
 		l.deadline.mono = min(l.deadline.mono, l.ceiling)
 	}
+	if l.stateAt(now) == leaseExpired { // the answer came too late, and no timer will tell
+		if !l.unhealthy {
+			l.turnUnhealthy()
+			missed = true
+		}
+		l.lose(ErrLeaseLost)
+	}
 	l.hold(now)
 	restored := l.unhealthy && l.stateAt(now) == leaseHealthy
 	if restored {
@@ -245,11 +252,8 @@ func (l *lease) call(name string, callback func()) {
 	if callback == nil {
 		return
 	}
-	defer func() {
-		if v := recover(); v != nil {
-			l.metrics.callbackFailed(name)
-			l.log.Error("callback panicked", zap.String("callback", name), zap.Any("panic", v), zap.Stack("stack"))
-		}
-	}()
-	callback()
+	if fault := contain(callback); fault != nil {
+		l.metrics.callbackFailed(name)
+		l.log.Error("callback panicked", zap.String("callback", name), zap.Error(fault))
+	}
 }

@@ -309,17 +309,16 @@ func (r *registration) answerChallenge(challenge string) (value string, ok bool)
 }
 
 // readHeadroom asks the application, and falls back to its last good answer.
-func (r *registration) readHeadroom() (headroom float64) {
-	defer func() {
-		if v := recover(); v != nil {
-			headroom = r.headroom
-			r.metrics.callbackFailed("Headroom")
-			r.log.Error("callback panicked", zap.String("callback", "Headroom"), zap.Any("panic", v), zap.Stack("stack"))
-		}
-	}()
-	if h := r.opts.Headroom(); h >= 0 && !math.IsInf(h, 0) { // false for NaN
+func (r *registration) readHeadroom() float64 {
+	var h float64
+	fault := contain(func() { h = r.opts.Headroom() })
+	switch {
+	case fault != nil:
+		r.metrics.callbackFailed("Headroom")
+		r.log.Error("callback panicked", zap.String("callback", "Headroom"), zap.Error(fault))
+	case h >= 0 && !math.IsInf(h, 0): // false for NaN
 		r.headroom = h
-	} else {
+	default:
 		r.metrics.callbackFailed("Headroom")
 		r.log.Error("Headroom returned no finite number of at least 0", zap.Float64("headroom", h))
 	}
