@@ -69,6 +69,32 @@ func (d *directory) awaitRelease(ctx context.Context, inst *Instance) bool {
 	return false
 }
 
+// awaitNext waits a little until nothing is left of a released instance, in
+// local mode: there is no pinboard that would send the request again. It reports
+// whether the id is free.
+func (d *directory) awaitNext(ctx context.Context, inst *Instance) bool {
+	if !d.opts.local() {
+		return false
+	}
+	timer := time.NewTimer(d.opts.ActivationQueueTimeout)
+	defer timer.Stop()
+	for {
+		d.mu.Lock()
+		free, changed := d.instances[inst.key] != inst, d.changed
+		d.mu.Unlock()
+		if free {
+			return true
+		}
+		select {
+		case <-changed:
+		case <-timer.C:
+			return false
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
 // activate runs the constructor once there is a slot for it.
 func (d *directory) activate(inst *Instance) {
 	select {

@@ -68,7 +68,7 @@ func (d *directory) enter(ctx context.Context, to *target, h *host) (*flight, *r
 			}
 		}
 		// An id that stays placed here is activated anew.
-		if ref != refuseClosing || !d.awaitRelease(ctx, inst) || !d.isKept(inst) {
+		if ref != refuseClosing || !d.awaitRelease(ctx, inst) || !d.isKept(inst) && !d.awaitNext(ctx, inst) {
 			return nil, ref
 		}
 	}

@@ -174,3 +174,31 @@ func TestWithoutAPinboardAllThatIsHostedIsCalledHere(t *testing.T) {
 		require.Empty(t, h.pb.calls)
 	})
 }
+
+// A pinboard sends a request that meets a closing instance once more. Where there
+// is none, the worker itself lets it wait for the next instance.
+func TestInLocalModeARequestAtAClosingInstanceActivatesItAnew(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		closes time.Duration
+		status int
+	}{"soon": {500 * time.Millisecond, http.StatusOK}, "not soon": {5 * time.Second, http.StatusServiceUnavailable}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				h := newLocal(t, Options{}, hosting(func(inst *Instance) (http.Handler, error) {
+					inst.OnClose(func(context.Context) error { <-time.After(tc.closes); return nil })
+					return echo(inst)
+				}))
+				require.NoError(t, h.w.Start())
+				get := func() *httptest.ResponseRecorder {
+					return h.do(httptest.NewRequest(http.MethodGet, "/c/1", nil))
+				}
+				require.Equal(t, http.StatusOK, get().Code)
+				h.w.dir.abort(key{"/c", "1"}, errOwnAbort)
+				require.Equal(t, tc.status, get().Code)
+				h.stop()
+			})
+		})
+	}
+}
