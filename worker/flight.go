@@ -33,7 +33,7 @@ type flight struct {
 // connection (net/http.ErrAbortHandler).
 func (f *flight) serve(w http.ResponseWriter, r *http.Request) {
 	f.controller = http.NewResponseController(w)
-	res := &responder{ResponseWriter: w, flight: f}
+	res := &responder{ResponseWriter: w, owned: f.inst.owned, tooLate: (*refusal).write, flight: f}
 	defer f.end()
 	defer f.watch.stop()
 	f.inst.handler.ServeHTTP(res, r)

@@ -159,18 +159,44 @@ func (w *Worker) serveAttested(rw http.ResponseWriter, r *http.Request, path str
 			w.dir.discard(to.key, to.epoch, h)
 		}
 	}()
-	h.handler.ServeHTTP(rw, forInstance(r.WithContext(ctx), rest, inner))
+	r = forInstance(r.WithContext(ctx), rest, inner)
+	if h.opts.Middleware == nil {
+		h.handler.ServeHTTP(rw, r)
+		return nil
+	}
+	// A middleware may keep an answer back, or give one of its own.
+	res := &responder{
+		ResponseWriter: rw, tooLate: to.late,
+		owned: func() bool { return w.lease.state() != leaseExpired && !to.lost() },
+	}
+	h.handler.ServeHTTP(res, r)
+	res.finish()
 	return nil
 }
 
 // target is the instance that a request is for.
 type target struct {
 	key
-	epoch   int64       // the placement that it was routed by, 0 if not known
-	session string      // that it was sent to, "" in local mode
-	entered atomic.Bool // the middleware has let it through
+	epoch   int64                    // the placement that it was routed by, 0 if not known
+	session string                   // that it was sent to, "" in local mode
+	entered atomic.Bool              // the middleware has let it through
+	inst    atomic.Pointer[Instance] // once its handler is called
 	watch   *stopwatch
 	refuse  refuser
+}
+
+// lost reports whether the instance that got the request is another worker's.
+func (to *target) lost() bool {
+	inst := to.inst.Load()
+	return inst != nil && inst.lost.Load()
+}
+
+// late refuses a request that a middleware has kept for too long.
+func (to *target) late(ref *refusal, rw http.ResponseWriter) {
+	if to.inst.Load() == nil {
+		ref = refuseExpired // the instance has not seen it
+	}
+	to.refuse(ref, rw)
 }
 
 // refuser answers with a refusal.
@@ -203,6 +229,7 @@ func (w *Worker) instanceHandler(h *host) http.Handler {
 			to.refuse(ref, rw)
 			return
 		}
+		to.inst.Store(f.inst)
 		f.watch = to.watch
 		f.serve(rw, r.WithContext(f.ctx))
 	})

@@ -13,16 +13,18 @@ import (
 // response did.
 var errLate = errors.New("worker: the lease expired before the response was complete")
 
-// responder is the ResponseWriter of a handler. It lets no response begin past
+// responder is the ResponseWriter of a handler, or of the middleware before it. It lets no response begin past
 // the lease, and none but a stream go on, and finds out what is a stream.
 type responder struct {
 	http.ResponseWriter
-	flight *flight
-	begun  bool
-	stream bool
-	late   bool        // what the handler writes is dropped
-	broken bool        // late after it had begun: the connection is to be cut
-	unused http.Header // the handler's header when it is late
+	owned   func() bool // the id is this worker's, so that an answer counts
+	tooLate refuser     // answers when it is not
+	flight  *flight     // nil for that of a middleware
+	begun   bool
+	stream  bool
+	late    bool        // what the handler writes is dropped
+	broken  bool        // late after it had begun: the connection is to be cut
+	unused  http.Header // the handler's header when it is late
 }
 
 // Unwrap lets http.ResponseController reach what is not overridden here.
@@ -42,21 +44,21 @@ func (r *responder) begin() {
 		return
 	}
 	r.begun = true
-	if r.flight.inst.owned() {
+	if r.owned() {
 		return
 	}
 	// The process was frozen, or cut off, while the handler ran. Another owner
 	// may have answered already: this answer must not count.
 	r.late, r.unused = true, http.Header{}
 	clear(r.ResponseWriter.Header())
-	refuseLate.write(r.ResponseWriter)
+	r.tooLate(refuseLate, r.ResponseWriter)
 }
 
 // goOn decides whether a response that has begun may go on. The server may
 // still hold all of a plain one back: to complete it would be to answer now.
 // Streams are cut by pinboard.
 func (r *responder) goOn() {
-	if !r.late && !r.stream && !r.flight.inst.owned() {
+	if !r.late && !r.stream && !r.owned() {
 		r.late, r.broken, r.unused = true, true, http.Header{}
 	}
 }
@@ -139,6 +141,10 @@ func (r *responder) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	if err != nil {
 		return nil, nil, err // net/http's own, which callers know
 	}
+	if r.flight == nil {
+		r.becomeStream()
+		return raw, buffered, nil
+	}
 	return r.flight.tookOver(raw), buffered, nil
 }
 
@@ -152,7 +158,7 @@ func (r *responder) finish() {
 		}
 		return
 	}
-	if f := r.flight; f.ctx.Err() != nil && f.client.Err() == nil {
+	if f := r.flight; f != nil && f.ctx.Err() != nil && f.client.Err() == nil {
 		r.begun = true
 		clear(r.ResponseWriter.Header())
 		refuseAborted.write(r.ResponseWriter)
@@ -162,8 +168,11 @@ func (r *responder) finish() {
 }
 
 func (r *responder) becomeStream() {
-	if !r.stream {
-		r.stream = true
+	if r.stream {
+		return
+	}
+	r.stream = true
+	if r.flight != nil {
 		r.flight.watch.stop() // how long it lasts is the client's affair
 		r.flight.becomeStream()
 	}
