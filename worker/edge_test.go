@@ -3,6 +3,7 @@ package worker
 import (
 	"net/http"
 	"runtime"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -33,18 +34,19 @@ func TestADrainWhoseDeadlineHasPassedIsNoNewOrder(t *testing.T) {
 	t.Parallel()
 	inBubble(t, Options{}, hosting(echo), func(t *testing.T, h *harness) {
 		h.start()
-		left := 5.0
+		var left atomic.Int64
+		left.Store(5)
 		h.pb.on(func(c call) (reply, bool) {
 			if c.path != wire.PathHeartbeat {
 				return reply{}, false
 			}
-			out := reply{status: http.StatusOK, body: object{"expiresInMs": 15000, "draining": true, "drainDeadline": left}}
-			left = max(left-3, 0)
+			out := reply{status: http.StatusOK, body: object{"expiresInMs": 15000, "draining": true, "drainDeadline": left.Load()}}
+			left.Store(max(left.Load()-3, 0))
 			return out, true
 		})
 		h.after(time.Minute)
 		require.Equal(t, 1, h.logs.FilterMessage("operator's drain: refusing new instances").Len())
-		left = 20
+		left.Store(20)
 		h.after(4 * time.Second)
 		require.Equal(t, 2, h.logs.FilterMessage("operator's drain: refusing new instances").Len())
 	})

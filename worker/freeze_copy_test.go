@@ -63,6 +63,7 @@ func TestACopyDoesNotGoOnPastTheLease(t *testing.T) {
 				h.step(left, left)
 				close(src.thaw)
 				<-done
+				synctest.Wait()
 				require.Equal(t, !late, got.whole(), "%d bytes, %v", len(got.body), got.err)
 				if late {
 					require.ErrorIs(t, copied, errLate)

@@ -88,11 +88,11 @@ func (w *world) rivals(id string) bool { return w.rows[id].session == rival }
 
 // answer plays pinboard's registry.
 func (w *world) answer(c call) (reply, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	if !w.calm && w.rand(12) == 0 {
 		return w.trouble(c.path), true
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
 	w.note("%s %s", c.path, c.raw)
 	out := reply{status: http.StatusOK, body: object{"released": 0}}
 	switch c.path {
@@ -128,8 +128,6 @@ func (w *world) answer(c call) (reply, bool) {
 
 // trouble is what a call gets that pinboard did not act on.
 func (w *world) trouble(path string) reply {
-	w.mu.Lock()
-	defer w.mu.Unlock()
 	w.note("trouble for %s", path)
 	switch w.rand(4) {
 	case 0:
