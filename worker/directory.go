@@ -31,7 +31,9 @@ type directory struct {
 
 	mu        sync.Mutex
 	instances map[key]*Instance
-	lastEpoch int64 // minted here, in local mode
+	lastEpoch int64         // minted here, in local mode
+	answered  bool          // some request has ended
+	answerEnd time.Duration // monotonic: when the last one did
 	fences    *fences
 	timetable timetable
 	drains    [2]drain

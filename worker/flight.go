@@ -85,6 +85,7 @@ func (d *directory) flightEnded(f *flight) {
 	}
 	now := d.clock().mono
 	inst.idleSince, inst.connectedAt = now, now
+	d.answered, d.answerEnd = true, now
 	d.settle(inst)
 }
 

@@ -41,6 +41,7 @@ func TestReleaseAndDeregisterAreTriedThreeTimes(t *testing.T) {
 					h := newHarness(t, Options{HeartbeatInterval: time.Minute, LeaseTTL: time.Hour}, hosting(echo))
 					h.start()
 					h.get("/c/1")
+					h.after(answerTime)
 					h.pb.on(func(c call) (reply, bool) {
 						return tc.out, c.path == path && len(h.pb.to(path)) <= tc.fails
 					})
@@ -76,6 +77,7 @@ func TestAShutdownWaitsForSilenceNoLongerThanItsCallsDo(t *testing.T) {
 			h := newHarness(t, Options{}, hosting(echo))
 			h.start()
 			h.get("/c/1")
+			h.after(answerTime)
 			h.pb.answer(path, reply{status: http.StatusOK, delay: time.Hour})
 			began := h.since()
 			require.NoError(t, h.w.Shutdown(t.Context()))

@@ -99,3 +99,27 @@ func unhealthy(h *harness) {
 	h.pb.answer(wire.PathHeartbeat, reply{status: http.StatusServiceUnavailable})
 	h.after(11 * time.Second)
 }
+
+// Pinboard cuts what is open to a session when it ends. What a handler has
+// answered last is on its way for a moment after the handler returned.
+func TestAShutdownLetsTheLastAnswersOutBeforeItDeregisters(t *testing.T) {
+	t.Parallel()
+	host := serving(func(_ *Instance, w http.ResponseWriter, r *http.Request) {
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	})
+	inBubble(t, Options{}, hosting(host), func(t *testing.T, h *harness) {
+		h.start()
+		stream := h.beginGet("/c/1")
+		require.NoError(t, h.w.Shutdown(t.Context()))
+		require.True(t, stream.ended())
+		require.Equal(t, answerTime, h.pb.last(t, wire.PathDeregister).at-h.pb.last(t, wire.PathRelease).at)
+	})
+	inBubble(t, Options{}, hosting(echo), func(t *testing.T, h *harness) {
+		h.start()
+		h.get("/c/1")
+		h.after(time.Second)
+		require.NoError(t, h.w.Shutdown(t.Context()))
+		require.Equal(t, time.Second, h.pb.last(t, wire.PathDeregister).at, "nothing is on its way")
+	})
+}

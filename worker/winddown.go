@@ -169,6 +169,23 @@ func (d *directory) refuseAll(cause error) {
 	d.closeAll(cause)
 }
 
+// answerTime is how long the server may take to write out what is left of an
+// answer when its handler has returned.
+const answerTime = 250 * time.Millisecond
+
+// awaitAnswers waits until the answers of the last requests are out, as far as
+// one can tell: pinboard cuts what is still open to a session that has ended, and
+// its client would not take the answer for whole.
+func (d *directory) awaitAnswers(ctx context.Context) {
+	d.mu.Lock()
+	left := d.answerEnd + answerTime - d.clock().mono
+	wait := d.answered && left > 0
+	d.mu.Unlock()
+	if wait {
+		pause(ctx, left)
+	}
+}
+
 // stop ends the timers and the life of everything. Goroutines that obey their
 // contexts end; wait waits for them.
 func (d *directory) stop() {

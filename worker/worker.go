@@ -236,6 +236,9 @@ func (w *Worker) Shutdown(ctx context.Context) error {
 		w.dir.calls.close(empty)
 	})
 	if empty && quiet == nil {
+		if w.reg.sessionID() != "" {
+			w.dir.awaitAnswers(ctx)
+		}
 		w.reg.deregister(ctx)
 		w.stopped = true
 		w.metrics.unregister(w.opts.Registerer)
