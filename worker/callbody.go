@@ -10,9 +10,10 @@ import (
 )
 
 // maxKeptBody is how much of a body is kept in memory for a second attempt, if
-// the application can't give it again itself: as much as pinboard keeps, and more
-// than net/http reads of it while the instance has not asked for it.
-const maxKeptBody = 64 << 10
+// the application can't give it again itself. It is more than is on its way while
+// the instance has not asked for it, and the 256 KiB more that net/http reads
+// behind an answer that came before: whether it does that is a race.
+const maxKeptBody = 384 << 10
 
 // callBody is the body of a call that may have to be sent twice.
 type callBody struct {
