@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/pinboard-go/pinboard/internal/resources"
 	"github.com/pinboard-go/pinboard/internal/wire"
 )
 
@@ -35,6 +36,8 @@ type Worker struct {
 	lease *lease
 	dir   *directory
 	reg   *registration
+
+	process *resources.Process
 
 	mu      sync.RWMutex
 	hosts   map[string]Constructor
@@ -63,6 +66,7 @@ func build(opts Options, now clock, jitter func() float64) (*Worker, error) {
 	w := &Worker{
 		opts: opts, clock: now, base: advertised.EscapedPath(), born: now().mono,
 		lease: newLease(now, &opts), hosts: map[string]Constructor{}, stopping: make(chan struct{}, 1),
+		process: resources.NewProcess("/"),
 	}
 	w.dir = newDirectory(&w.opts, now, w.lease)
 	w.reg = newRegistration(&w.opts, now, jitter, w.lease, w.dir)

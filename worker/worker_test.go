@@ -38,7 +38,6 @@ func TestOptionsDefaults(t *testing.T) {
 	require.Equal(t, time.Second, o.ActivationQueueTimeout)
 	require.Equal(t, 10_000, o.MaxInstances)
 	require.Equal(t, 32, o.MaxConcurrentActivations)
-	require.EqualValues(t, 1024, o.Headroom())
 	require.NotNil(t, o.Logger)
 }
 
