@@ -24,7 +24,7 @@ type headroom struct {
 
 	last    float64             // the last good answer
 	pending chan headroomAnswer // of the call that is under way, nil if none is
-	slow    bool                // the last call took longer than patience
+	slow    bool                // the last call that ended took longer than patience
 }
 
 type headroomAnswer struct {
@@ -61,7 +61,6 @@ func (h *headroom) figure(ctx context.Context) float64 {
 	case a := <-h.pending:
 		h.take(a)
 	case <-timer.C:
-		h.slow = true
 		h.log.Error("Headroom does not return: sending its last good answer until it does", zap.Duration("waited", h.patience))
 	case <-ctx.Done(): // nothing is sent any more
 	}
@@ -86,7 +85,7 @@ func (h *headroom) call(answer chan<- headroomAnswer) {
 // take ends the call that was under way.
 func (h *headroom) take(a headroomAnswer) {
 	h.pending = nil
-	h.slow = a.took > h.patience
+	h.slow = a.took >= h.patience
 	switch {
 	case a.fault != nil:
 		h.log.Error("callback panicked", a.fault...)

@@ -101,7 +101,7 @@ func TestAvailableMemoryInEachLayout(t *testing.T) {
 		"hybrid, the controller in version 1": {600, []tree{
 			host, in("9:name=systemd:/u\n4:memory:/m\n3:cpu:/c\n0::/u",
 				mounted2("/", fs2+"/unified"), mounted1("cpu", "/", fs2+"/cpu"), mounted1("memory", "/", fs1)),
-			group1(fs1+"/m", 1000, 400), group1(fs2+"/cpu/c", 5, 5), group1(fs1+"/c", 5, 5), {fs2 + "/unified/u/cgroup.procs": "42\n"},
+			group1(fs1+"/m", 1000, 400), group1(fs2+"/cpu", 5, 5), group1(fs1+"/c", 5, 5), {fs2 + "/unified/u/cgroup.procs": "42\n"},
 		}},
 		"hybrid, the controller in version 2": {600, []tree{
 			host, in("1:name=systemd:/u\n0::/u", mounted2("/", fs2+"/unified"), mounted1("name=systemd", "/", fs2+"/systemd")),
@@ -116,7 +116,7 @@ func TestAvailableMemoryInEachLayout(t *testing.T) {
 			host, in("0::/../other/x", mounted2("/..", fs2)), group2(fs2+"/other", 100, 20), group2(fs2+"/other/x", 500, 200),
 		}},
 		"moved out of the namespace": {300, []tree{
-			host, in("0::/../other", mounted2("/", fs2)), group2(fs2, 500, 200), group2("/sys/fs/other", 1, 1),
+			host, in("0::/../other", mounted2("/", fs2)), group2(fs2, 500, 200), group2(fs2+"/other", 1, 1),
 		}},
 		"above the namespace": {300, []tree{host, in("0::/../..", mounted2("/", fs2)), group2(fs2, 500, 200)}},
 		"no part of a name":   {300, []tree{host, in("0::/ab", mounted2("/a", fs2)), group2(fs2, 500, 200), group2(fs2+"/b", 1, 1)}},
@@ -134,8 +134,8 @@ func TestAvailableMemoryInEachLayout(t *testing.T) {
 		"a mount hidden by another file system": {8000, []tree{
 			host, in("0::/", mounted2("/", fs2), "40 23 0:40 / "+fs2+" rw - tmpfs tmpfs rw"), group2(fs2, 500, 200),
 		}},
-		"a mount point with a space": {300, []tree{
-			host, in("0::/a b", mounted2(`/a\040b`, `/my\040groups`)), group2("/my groups", 500, 200),
+		"names with a space": {300, []tree{
+			host, in("0::/a b/c", mounted2(`/a\040b`, `/my\040groups`)), group2("/my groups/c", 500, 200),
 		}},
 		"no cgroup mount": {8000, []tree{host, in("0::/a"), group2(fs2, 500, 200)}},
 	} {
@@ -173,7 +173,7 @@ func TestWhatCannotBeReadIsLeftOut(t *testing.T) {
 		"nothing but the machine":             {8000, []tree{host}},
 		"nothing but a group":                 {300, []tree{group2(fs2, 500, 200)}},
 		"nothing at all":                      {resources.UnknownMB, nil},
-		"nothing but a group without a limit": {resources.UnknownMB, []tree{group2(fs2, -1, 200)}},
+		"nothing but a group without a limit": {resources.UnknownMB, []tree{group2(fs2, -1, 200), group1(fs1, -1, 200)}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
