@@ -56,15 +56,17 @@ func (d *directory) giveUp(inst *Instance) {
 }
 
 // awaitRelease waits a little for a closing instance to be released, so that
-// pinboard, told to look again, finds the id free.
-func (d *directory) awaitRelease(ctx context.Context, inst *Instance) {
+// pinboard, told to look again, finds the id free. It reports whether it is.
+func (d *directory) awaitRelease(ctx context.Context, inst *Instance) bool {
 	timer := time.NewTimer(d.opts.ActivationQueueTimeout)
 	defer timer.Stop()
 	select {
 	case <-inst.released:
+		return true
 	case <-timer.C:
 	case <-ctx.Done():
 	}
+	return false
 }
 
 // activate runs the constructor once there is a slot for it.
@@ -119,9 +121,8 @@ func (d *directory) undo(inst *Instance) {
 	d.runHooks(inst)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	delete(d.instances, inst.key)
+	d.remove(inst)
 	close(inst.released)
-	d.broadcast()
 }
 
 var errNoHandler = errors.New("the constructor returned no handler")
@@ -129,7 +130,7 @@ var errNoHandler = errors.New("the constructor returned no handler")
 // runConstructor contains whatever the application's constructor does.
 func (d *directory) runConstructor(inst *Instance) (handler http.Handler, failure *refusal) {
 	var err error
-	if fault := contain(func() { handler, err = inst.construct(inst) }); fault != nil {
+	if fault := contain(func() { handler, err = inst.host.construct(inst) }); fault != nil {
 		d.log.Error("constructor panicked", inst.field(), zap.Error(fault))
 		return nil, refusePanicked
 	}
@@ -183,6 +184,7 @@ func (d *directory) runHooks(inst *Instance) {
 			err = fault
 		}
 		if err != nil {
+			d.metrics.callbackFailed("OnClose")
 			d.log.Error("OnClose hook failed", inst.field(), zap.Error(err))
 		}
 	}

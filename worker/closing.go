@@ -19,17 +19,26 @@ const (
 	lateWarning = 10 * time.Second
 )
 
-// beginClose makes the instance refuse requests and starts to close it. Does
-// nothing if it is closing already. Called with the lock held.
+// beginClose makes the instance refuse requests and starts to close it. If it
+// is closing already, all that may change is that its id is released after all.
+// Called with the lock held.
 func (d *directory) beginClose(inst *Instance, cause error) {
+	if errors.Is(cause, errDuplicate) {
+		inst.lost.Store(true) // also of one that closes already
+	}
+	keeps := cause == errIdle && inst.host.opts.KeepPlacementOnIdle
 	if inst.state == stateClosing {
+		inst.kept = inst.kept && keeps
 		return
 	}
+	inst.kept = keeps
 	if inst.state == stateLive {
 		d.stats(inst.namespace).Evictions++
+		if errors.Is(cause, ErrAborted) {
+			d.metrics.aborts.Inc()
+		}
 	}
 	inst.state, inst.refusal = stateClosing, refuseClosing
-	inst.lost.Store(errors.Is(cause, errDuplicate))
 	d.timetable.remove(inst)
 	close(inst.closing)
 	d.log.Debug("closing instance", inst.field(), zap.Error(cause))
@@ -45,6 +54,12 @@ func (d *directory) close(inst *Instance, cause error) {
 	d.runHooks(inst)
 
 	d.mu.Lock()
+	if inst.kept { // nothing held it: there are no streams to end
+		d.remove(inst)
+		close(inst.released)
+		d.mu.Unlock()
+		return
+	}
 	d.giveUp(inst)
 	d.mu.Unlock()
 	d.releaseWithin(inst)
@@ -59,8 +74,7 @@ func (d *directory) close(inst *Instance, cause error) {
 	d.waitFor(inst, true, func() bool { return inst.streams == 0 })
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	delete(d.instances, inst.key)
-	d.broadcast()
+	d.remove(inst)
 }
 
 // releaseWithin releases the id, and returns when pinboard has answered or

@@ -17,6 +17,7 @@ type directory struct {
 	lease *lease
 	// release gives an id back to pinboard; set before the first request.
 	release func(ctx context.Context, item released)
+	metrics *metrics // set before the first request
 
 	slots   chan struct{}   // a token for each constructor that runs
 	life    context.Context // of everything here; ends with the worker
@@ -25,6 +26,7 @@ type directory struct {
 
 	mu        sync.Mutex
 	instances map[key]*Instance
+	lastEpoch int64 // minted here, in local mode
 	fences    *fences
 	timetable timetable
 	drains    [2]drain
@@ -51,24 +53,32 @@ func newDirectory(opts *Options, now clock, l *lease) *directory {
 // enter lets a request for an instance in, and activates the instance if need
 // be. epoch is the placement that the request was routed by, 0 if unknown. What
 // is refused was never seen by the instance.
-func (d *directory) enter(ctx context.Context, k key, epoch int64, construct Constructor) (*flight, *refusal) {
-	inst, ref := d.find(k, epoch, construct)
-	if ref == nil {
-		ref = d.await(ctx, inst)
-		var f *flight
-		if f, ref = d.board(ctx, inst, ref); ref == nil {
-			return f, nil
+func (d *directory) enter(ctx context.Context, k key, epoch int64, h *host) (*flight, *refusal) {
+	for {
+		inst, ref := d.find(k, epoch, h)
+		if ref == nil {
+			ref = d.await(ctx, inst)
+			var f *flight
+			if f, ref = d.board(ctx, inst, ref); ref == nil {
+				return f, nil
+			}
+		}
+		// An id that stays placed here is activated anew.
+		if ref != refuseClosing || !d.awaitRelease(ctx, inst) || !d.isKept(inst) {
+			return nil, ref
 		}
 	}
-	if ref == refuseClosing {
-		d.awaitRelease(ctx, inst)
-	}
-	return nil, ref
+}
+
+func (d *directory) isKept(inst *Instance) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return inst.kept
 }
 
 // find returns the instance, counted as waited for, or why not. With
 // refuseClosing it returns the instance as well.
-func (d *directory) find(k key, epoch int64, construct Constructor) (*Instance, *refusal) {
+func (d *directory) find(k key, epoch int64, h *host) (*Instance, *refusal) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.lease.state() == leaseExpired {
@@ -85,7 +95,7 @@ func (d *directory) find(k key, epoch int64, construct Constructor) (*Instance, 
 		}
 	}
 	if inst == nil {
-		if ref := d.mayActivate(); ref != nil {
+		if ref := d.mayActivate(h); ref != nil {
 			// Pinboard frees the placement: fenced off, lest another of its
 			// nodes sends a request for it that would be let in later.
 			if epoch > 0 {
@@ -93,7 +103,7 @@ func (d *directory) find(k key, epoch int64, construct Constructor) (*Instance, 
 			}
 			return nil, ref
 		}
-		inst = d.add(k, construct)
+		inst = d.add(k, h)
 	}
 	if inst.state == stateClosing || d.pastDeadline(inst, now) {
 		return inst, refuseClosing
@@ -106,29 +116,41 @@ func (d *directory) find(k key, epoch int64, construct Constructor) (*Instance, 
 }
 
 // mayActivate says why a new id is refused: reasons that give it up.
-func (d *directory) mayActivate() *refusal {
+func (d *directory) mayActivate(h *host) *refusal {
 	switch {
 	case d.lease.state() != leaseHealthy:
 		return refuseUnhealthy
 	case d.refusing || d.draining():
 		return refuseDraining
-	case len(d.instances) >= d.opts.MaxInstances:
+	case len(d.instances) >= d.opts.MaxInstances, h.opts.MaxInstances > 0 && h.live >= h.opts.MaxInstances:
 		return refuseCapacity
 	}
 	return nil
 }
 
-func (d *directory) add(k key, construct Constructor) *Instance {
+func (d *directory) add(k key, h *host) *Instance {
 	now := d.clock().mono
 	inst := &Instance{
-		key: k, dir: d, construct: construct,
+		key: k, dir: d, host: h,
 		ready: make(chan struct{}), closing: make(chan struct{}), released: make(chan struct{}),
 		flights: map[*flight]struct{}{}, idleSince: now, connectedAt: now, index: -1,
 	}
 	inst.ctx, inst.cancel = context.WithCancelCause(d.life)
 	d.instances[k] = inst
+	h.live++
+	if d.opts.local() {
+		d.lastEpoch = max(d.lastEpoch+1, d.clock().wall.UnixMicro())
+		inst.epoch.Store(d.lastEpoch)
+	}
 	d.running.Go(func() { d.activate(inst) })
 	return inst
+}
+
+// remove forgets an instance of which nothing is left.
+func (d *directory) remove(inst *Instance) {
+	delete(d.instances, inst.key)
+	inst.host.live--
+	d.broadcast()
 }
 
 // board turns a request that has waited into one that the handler may see. It
@@ -167,19 +189,23 @@ func (d *directory) settle(inst *Instance) {
 		inst.changed = nil
 	}
 	if inst.state == stateClosing {
+		inst.kept = inst.kept && !d.winding(inst)
 		return
 	}
 	now := d.clock().mono
 	due := never
-	if inst.windingDown {
-		if now >= inst.deadline {
+	if deadline, ok := earliest(inst.windDowns); ok {
+		if now >= deadline {
 			d.beginClose(inst, errDeadline)
 			return
 		}
-		due = inst.deadline
+		due = deadline
 	}
 	if inst.state == stateLive {
 		at, cause := d.endOf(inst)
+		if now >= at && cause == errIdle && !d.mayIdleOut(inst) {
+			at = never // its OnIdle hook is asked
+		}
 		if now >= at {
 			d.beginClose(inst, cause)
 			return
@@ -201,9 +227,9 @@ func (d *directory) endOf(inst *Instance) (time.Duration, error) {
 	case held == 0 && winding:
 		return already, errWoundDown
 	case held == 0:
-		return inst.idleSince + d.opts.IdleTimeout, errIdle
+		return later(inst.idleSince, inst.host.opts.IdleTimeout), errIdle
 	case connected+inst.streams == 0: // only tasks hold it
-		return inst.connectedAt + d.opts.DetachedTimeout, errDetached
+		return later(inst.connectedAt, inst.host.opts.DetachedTimeout), errDetached
 	}
 	return never, nil
 }

@@ -14,12 +14,17 @@
 // there is nothing behind it, and the request without pinboard's own headers;
 // CallerFrom tells on whose behalf the request comes.
 //
-// An instance lives until nothing holds it for Options.IdleTimeout. Requests,
+// An instance lives until nothing holds it for Options.IdleTimeout, and then
+// ends unless its OnIdle hook wants otherwise. Requests,
 // hijacked connections and Instance.Go hold it. When the worker or the instance
 // winds down (a drain, an operator's wind-down), only plain requests and
 // Instance.Go hold it, and only until the deadline; a stream does not. A
 // response is a stream once it was flushed or has the content type
 // text/event-stream; so is a hijacked connection.
+//
+// HostOptions.Middleware stands before the instances of a namespace: what it
+// denies activates nothing. Instance.OnWindDown tells when the instance is to
+// end, Instance.WindDown is how it asks for that itself.
 //
 // An instance closes in this order: no request is let in; Instance.Context and
 // the plain requests are cancelled, and waited for; the OnClose hooks run; the
@@ -32,11 +37,23 @@
 //
 // What is served is bound by the lease (protocol §8): it is counted from when
 // the last accepted heartbeat was sent. Shortly before its end nothing new is
-// activated; past its end no request is let in, and no response begins: what a
-// frozen process was about to answer is answered with a 503. Instances survive
-// it, and serve again after the next accepted heartbeat or registration, but
-// for those that pinboard has placed elsewhere meanwhile: they are aborted, and
-// answer nothing either. Open streams are not cut here: pinboard cuts them.
+// activated; past its end no request is let in, and no response but a stream
+// goes on: what a frozen process was about to answer is answered with a 503, and
+// what it had begun to answer is cut off, so that it never looks whole.
+// Instances survive it, and serve again after the next accepted heartbeat or
+// registration, but for those that pinboard has placed elsewhere meanwhile: they
+// are aborted, and answer nothing either. Open streams are not cut here:
+// pinboard cuts them.
+// Work in the background that only the owner of an id may do runs with
+// Instance.LeaseContext, which ends with the lease.
+//
+// # Local mode
+//
+// Without a PinboardURL there is no registration and no lease: once started, the
+// worker serves every id itself, to anybody who reaches it, with the same API
+// and the same life cycle. That is for a developer's machine and for tests. It
+// says so in a warning, and New refuses it where NODE_ENV, ENVIRONMENT or APP_ENV
+// is production or prod, unless PINBOARD_ALLOW_DEV_IN_PRODUCTION is 1.
 //
 // # Refusals
 //

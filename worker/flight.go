@@ -15,6 +15,7 @@ type flight struct {
 	client context.Context // ends when the client goes away
 	ctx    context.Context // the handler's; also ends with the instance
 	cancel context.CancelCauseFunc
+	watch  *stopwatch
 
 	// Guarded by inst.dir.mu.
 	stream   bool
@@ -34,6 +35,7 @@ func (f *flight) serve(w http.ResponseWriter, r *http.Request) {
 	f.controller = http.NewResponseController(w)
 	res := &responder{ResponseWriter: w, flight: f}
 	defer f.end()
+	defer f.watch.stop()
 	f.inst.handler.ServeHTTP(res, r)
 	res.finish()
 }

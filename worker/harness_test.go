@@ -191,12 +191,16 @@ type harness struct {
 	// wallStep is how far the wall clock has been stepped, or the machine
 	// suspended, as seen by the monotonic clock.
 	wallStep atomic.Int64
+	// monoStep is how far time went on while nothing of the process ran: its
+	// timers are due, and have not fired yet.
+	monoStep atomic.Int64
 	epoch    int64
 }
 
 func (h *harness) now() instant {
 	now := systemClock()
 	now.wall = now.wall.Add(time.Duration(h.wallStep.Load()))
+	now.mono += time.Duration(h.monoStep.Load())
 	return now
 }
 
@@ -224,7 +228,7 @@ func newHarness(t *testing.T, opts Options, hosts map[string]Constructor) *harne
 		opts.Headroom = func() float64 { return 1024 }
 	}
 	opts.Transport, opts.Logger = h.pb, zap.New(core)
-	w, err := build(opts, h.now, func() float64 { return 1 })
+	w, err := build(opts, none, h.now, func() float64 { return 1 })
 	require.NoError(t, err)
 	w.process = resources.NewProcess(t.TempDir())
 	h.w, h.pb.worker = w, w

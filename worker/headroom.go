@@ -21,6 +21,7 @@ type headroom struct {
 	ask      func() float64
 	log      *zap.Logger
 	patience time.Duration
+	failed   func() // counts a call without a good answer in time
 
 	last    float64             // the last good answer
 	pending chan headroomAnswer // of the call that is under way, nil if none is
@@ -33,9 +34,10 @@ type headroomAnswer struct {
 	fault  []zap.Field // of a panic
 }
 
-func newHeadroom(opts *Options) headroom {
+func newHeadroom(opts *Options, failed func()) headroom {
 	// A third of the interval: sent that late, a heartbeat is still in time.
-	return headroom{ask: opts.Headroom, log: opts.Logger, patience: min(headroomPatience, opts.HeartbeatInterval/3)}
+	patience := min(headroomPatience, opts.HeartbeatInterval/3)
+	return headroom{ask: opts.Headroom, log: opts.Logger, patience: patience, failed: failed}
 }
 
 // figure returns what is to be sent now: the answer to a new call if it comes
@@ -61,6 +63,7 @@ func (h *headroom) figure(ctx context.Context) float64 {
 	case a := <-h.pending:
 		h.take(a)
 	case <-timer.C:
+		h.failed()
 		h.log.Error("Headroom does not return: sending its last good answer until it does", zap.Duration("waited", h.patience))
 	case <-ctx.Done(): // nothing is sent any more
 	}
@@ -88,10 +91,12 @@ func (h *headroom) take(a headroomAnswer) {
 	h.slow = a.took >= h.patience
 	switch {
 	case a.fault != nil:
+		h.failed()
 		h.log.Error("callback panicked", a.fault...)
 	case a.figure >= 0 && !math.IsInf(a.figure, 0): // false for NaN
 		h.last = a.figure
 	default:
+		h.failed()
 		h.log.Error("Headroom returned no finite number of at least 0", zap.Float64("headroom", a.figure))
 	}
 }

@@ -27,6 +27,7 @@ func (r *registration) heartbeat(ctx context.Context) {
 	switch {
 	case ctx.Err() != nil:
 	case err != nil:
+		r.metrics.controlFailed("heartbeat", "transport")
 		r.log.Warn("heartbeat failed", zap.Error(err))
 	case a.status == http.StatusOK:
 		r.acked(ctx, sent, acks, a)
@@ -36,8 +37,10 @@ func (r *registration) heartbeat(ctx context.Context) {
 		r.lost()
 		r.register(ctx)
 	case a.status == http.StatusUnauthorized:
+		r.metrics.controlFailed("heartbeat", "unauthorized")
 		r.log.Error("heartbeat rejected with 401: check the deployment token")
 	default:
+		r.metrics.controlFailed("heartbeat", "rejected")
 		r.log.Warn("heartbeat rejected", zap.Int("status", a.status), zap.String("error", a.why()))
 	}
 }
@@ -45,6 +48,7 @@ func (r *registration) heartbeat(ctx context.Context) {
 func (r *registration) acked(ctx context.Context, sent instant, acks []string, a *answer) {
 	ttl, ok := a.expiresIn()
 	if !ok {
+		r.metrics.controlFailed("heartbeat", "malformed")
 		r.log.Error("heartbeat answered without a lease time")
 		return
 	}
@@ -68,6 +72,8 @@ func (r *registration) displaced(a *answer) {
 	r.registered = false
 	r.mu.Unlock()
 	r.broadcast()
+	r.lease.giveUp(ErrSuperseded)
+	r.metrics.controlFailed("heartbeat", "superseded")
 	r.log.Error("superseded by a worker of a higher epoch: stopping for good", zap.String("error", a.why()))
 	r.dir.refuseAll(errSuperseded)
 }
@@ -81,6 +87,7 @@ func (r *registration) applyMessages(a *answer) (confirmed []string) {
 	}
 	list, ok := get[[]json.RawMessage](a, "messages")
 	if !ok {
+		r.metrics.controlFailed("control_message", "malformed_batch")
 		r.log.Error("heartbeat answered with malformed messages")
 		return nil
 	}
@@ -88,11 +95,13 @@ func (r *registration) applyMessages(a *answer) (confirmed []string) {
 	for _, raw := range list {
 		var message map[string]json.RawMessage
 		if json.Unmarshal(raw, &message) != nil || message == nil {
+			r.metrics.controlFailed("control_message", "malformed")
 			r.log.Error("heartbeat answered with a malformed control message")
 			continue
 		}
 		if err := r.applyMessage(message); err != nil {
 			confirming = false
+			r.metrics.controlFailed("control_message", "callback")
 			r.log.Error("control message not applied", zap.Error(err))
 		}
 		var id string
@@ -141,29 +150,23 @@ func (r *registration) applyMessage(message map[string]json.RawMessage) error {
 // answers without being a new one: it comes in seconds left.
 const deadlineMoved = time.Second
 
-// drainEcho is the operator's drain as last applied (protocol §2).
-type drainEcho struct {
-	draining    bool
-	hasDeadline bool
-	deadline    time.Duration // monotonic
-}
-
 // applyDrain obeys the operator's drain in an answer, if it changed.
 func (r *registration) applyDrain(a *answer) {
 	draining, ok := get[bool](a, "draining")
 	if !ok {
 		return
 	}
-	next := drainEcho{draining: draining}
+	next := drain{on: draining}
 	if raw, there := a.fields["drainDeadline"]; draining && there && string(raw) != "null" {
 		seconds, ok := get[float64](a, "drainDeadline")
 		if ok && seconds >= 0 {
 			next.hasDeadline, next.deadline = true, r.clock().mono+boundedDuration(seconds)
 		} else {
+			r.metrics.controlFailed("server_draining", "malformed_deadline")
 			r.log.Error("pinboard answered with a malformed drainDeadline")
 		}
 	}
-	if moved := next.deadline - r.echo.deadline; next.draining == r.echo.draining &&
+	if moved := next.deadline - r.echo.deadline; next.on == r.echo.on &&
 		next.hasDeadline == r.echo.hasDeadline && moved.Abs() <= deadlineMoved {
 		return
 	}
@@ -171,12 +174,10 @@ func (r *registration) applyDrain(a *answer) {
 	switch {
 	case !draining:
 		r.log.Info("operator's drain revoked")
-		r.dir.endDrain(operatorsDrain)
 	case next.hasDeadline:
 		r.log.Info("operator's drain: refusing new instances", zap.Duration("deadline", next.deadline-r.clock().mono))
-		r.dir.startDrain(operatorsDrain, &next.deadline)
 	default:
 		r.log.Info("operator's drain: refusing new instances")
-		r.dir.startDrain(operatorsDrain, nil)
 	}
+	r.dir.setDrain(operatorsDrain, next)
 }

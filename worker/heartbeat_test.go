@@ -301,19 +301,6 @@ func TestTheEarlierOfTwoDrainsCounts(t *testing.T) {
 	})
 }
 
-func TestAnOwnDrainThatIsEarlierThanTheOperatorsCounts(t *testing.T) {
-	t.Parallel()
-	inBubble(t, Options{}, hosting(working), func(t *testing.T, h *harness) {
-		h.start()
-		h.get("/c/busy")
-		h.pb.answer(wire.PathHeartbeat, beating(object{"draining": true, "drainDeadline": 60}))
-		h.after(3 * time.Second)
-		began := h.since()
-		require.NoError(t, h.w.Drain(t.Context(), 10*time.Second))
-		require.Equal(t, 10*time.Second, h.since()-began)
-	})
-}
-
 func TestAWorkerDrainedByRegistrationTakesNothing(t *testing.T) {
 	t.Parallel()
 	inBubble(t, Options{}, hosting(echo), func(t *testing.T, h *harness) {

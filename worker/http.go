@@ -1,12 +1,14 @@
 package worker
 
 import (
+	"context"
 	"errors"
 	"maps"
 	"net/http"
 	"net/url"
 	"strconv"
 	"strings"
+	"sync/atomic"
 
 	"github.com/pinboard-go/pinboard/internal/attest"
 	"github.com/pinboard-go/pinboard/internal/jsonbody"
@@ -110,34 +112,83 @@ func (w *Worker) attested(r *http.Request) (attest.Claims, error) {
 // looked at before the attestation is.
 func (w *Worker) serveInstance(rw http.ResponseWriter, r *http.Request, path string) *refusal {
 	claims, err := w.attested(r)
-	if err != nil {
+	if err != nil && !w.opts.local() {
 		return refuseAttestation
 	}
 	namespace, id, rest, ok := splitPath(path)
 	if !ok {
 		return refusePath
 	}
-	construct := w.constructor(namespace)
-	if construct == nil {
+	h := w.host(namespace)
+	if h == nil {
 		return refuseNamespace
 	}
 	if err := wire.CheckID(id); err != nil {
 		return &refusal{status: http.StatusBadRequest, detail: err.Error()}
 	}
-	epoch, ok := placementEpoch(r.Header)
-	if !ok {
+	to := &target{key: key{namespace, id}, watch: startWatch(w.clock, h.duration)}
+	defer to.watch.stop()
+	if to.epoch, ok = placementEpoch(r.Header); !ok {
 		return refuseEpoch
+	}
+	if w.opts.local() {
+		to.epoch = 0 // nobody places anything
 	}
 	inner, err := url.PathUnescape(rest)
 	if err != nil {
 		return refusePath
 	}
-	f, ref := w.dir.enter(r.Context(), key{namespace, id}, epoch, construct)
-	if ref != nil {
-		return ref
+	if w.lease.state() == leaseExpired {
+		return refuseExpired // the middleware may answer by itself
 	}
-	f.serve(rw, forInstance(r.WithContext(withCaller(f.ctx, claims)), rest, inner))
+	ctx := context.WithValue(withCaller(r.Context(), claims), targetKey{}, to)
+	defer func() {
+		if !to.entered.Load() {
+			w.dir.discard(to.key, to.epoch, h)
+		}
+	}()
+	h.handler.ServeHTTP(rw, forInstance(r.WithContext(ctx), rest, inner))
 	return nil
+}
+
+// target is the instance that a request is for.
+type target struct {
+	key
+	epoch   int64       // the placement that it was routed by, 0 if not known
+	entered atomic.Bool // the middleware has let it through
+	watch   *stopwatch
+}
+
+type targetKey struct{}
+
+// TargetFrom returns the instance that the request is for that ctx belongs to,
+// for a middleware (HostOptions). It reports false outside of a request.
+func TargetFrom(ctx context.Context) (namespace, id string, ok bool) {
+	to, ok := ctx.Value(targetKey{}).(*target)
+	if !ok {
+		return "", "", false
+	}
+	return to.namespace, to.id, true
+}
+
+// instanceHandler hands requests on to the instances of a namespace.
+func (w *Worker) instanceHandler(h *host) http.Handler {
+	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		to, ok := r.Context().Value(targetKey{}).(*target)
+		if !ok || to.namespace != h.namespace {
+			refusePath.write(rw) // a middleware kept it for a request of its own
+			return
+		}
+		to.entered.Store(true)
+		f, ref := w.dir.enter(r.Context(), to.key, to.epoch, h)
+		if ref != nil {
+			w.metrics.refused(ref, r)
+			ref.write(rw)
+			return
+		}
+		f.watch = to.watch
+		f.serve(rw, r.WithContext(f.ctx))
+	})
 }
 
 // placementEpoch reads the placement that pinboard routed the request by, 0 if

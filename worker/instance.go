@@ -48,12 +48,12 @@ type Constructor func(inst *Instance) (http.Handler, error)
 // this worker. Its methods are safe for concurrent use.
 type Instance struct {
 	key
-	dir       *directory
-	construct Constructor
-	ctx       context.Context
-	cancel    context.CancelCauseFunc
-	epoch     atomic.Int64 // 0: not known
-	lost      atomic.Bool  // another session owns the id
+	dir    *directory
+	host   *host
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	epoch  atomic.Int64 // 0: not known
+	lost   atomic.Bool  // another session owns the id
 
 	ready    chan struct{} // closed when the constructor is over: handler or failure is set
 	handler  http.Handler
@@ -74,8 +74,12 @@ type Instance struct {
 	tasks       int
 	idleSince   time.Duration // monotonic: the last end of anything that held it
 	connectedAt time.Duration // monotonic: the last end of a request or stream
-	windingDown bool          // by an operator, itself only
-	deadline    time.Duration // monotonic, while windingDown
+	windDowns   [2]drain      // of this instance only: its own and an operator's
+	hearing     hearing       // of OnWindDown
+	idling      idling        // of OnIdle
+	kept        bool          // closing, but its id stays placed here
+	leased      context.Context
+	stats       func() map[string]any
 	changed     chan struct{} // closed at the next change, if somebody waits
 	due         time.Duration // when the timetable looks at it
 	index       int           // in the timetable, -1 if not there
@@ -100,7 +104,7 @@ func (i *Instance) ID() string { return i.id }
 // placement of the id, anywhere. Write it with your data and refuse writes of a
 // lower one, and an owner that lost its lease unawares can't overwrite its
 // successor's work. It rises in place when the id is placed here anew. 0 if
-// pinboard sent none.
+// pinboard sent none. In local mode the worker mints it, from the wall clock.
 func (i *Instance) Epoch() int64 { return i.epoch.Load() }
 
 // Context ends when the instance starts to close, with a cause that is
@@ -178,6 +182,14 @@ func (i *Instance) EvictionDeadline() (time.Time, bool) {
 	}
 	now := d.clock()
 	return now.wall.Add(deadline - now.mono), true
+}
+
+// owned reports whether the id is this worker's beyond doubt, so that what the
+// instance answers counts.
+func (i *Instance) owned() bool {
+	// In this order: a registration marks what was lost before it renews the
+	// lease.
+	return i.dir.lease.state() != leaseExpired && !i.lost.Load()
 }
 
 // isConstructed reports whether the constructor is over, or will never begin.

@@ -1,11 +1,28 @@
 package worker
 
 import (
+	"context"
+	"errors"
 	"sync"
 	"time"
 
 	"go.uber.org/zap"
 )
+
+// ErrLeaseLost is why a LeaseContext ends when no heartbeat was accepted for so
+// long that pinboard may have placed the ids elsewhere.
+var ErrLeaseLost = errors.New("worker: the lease was lost")
+
+// Lease is the worker's lease as it is at one moment (protocol §8).
+type Lease struct {
+	// Healthy: new ids are activated. Not so shortly before the end.
+	Healthy bool
+	// Expired: nothing is served. True before the first registration, too.
+	Expired bool
+	// ExpiresAt is when the lease ends unless it is renewed, by the wall clock;
+	// zero before the first registration and in local mode.
+	ExpiresAt time.Time
+}
 
 // leaseState says what a worker may do.
 type leaseState int
@@ -30,13 +47,14 @@ const (
 // clocks run equally fast; see instant for clocks that do not run at all.
 //
 // A state is always computed from the clocks when it is asked for; the timer
-// only serves the callbacks.
+// only serves the callbacks and the context.
 type lease struct {
 	clock       clock
 	buffer      time.Duration
 	onUnhealthy func()
 	onRestored  func()
 	log         *zap.Logger
+	metrics     *metrics // set before the first request
 
 	callbacks sync.WaitGroup // armed and running timers
 
@@ -50,12 +68,17 @@ type lease struct {
 	flapCount int
 	timer     *time.Timer
 	closed    bool
+	endless   bool // in local mode
+
+	held    context.Context // ends when what is granted now is over; nil before a grant
+	endHeld context.CancelCauseFunc
+	over    error // why there will be no other one, nil while there may
 }
 
 func newLease(now clock, opts *Options) *lease {
 	return &lease{
 		clock: now, buffer: opts.LeaseBuffer, log: opts.Logger,
-		onUnhealthy: opts.OnLeaseUnhealthy, onRestored: opts.OnLeaseRestored,
+		onUnhealthy: opts.OnUnhealthy, onRestored: opts.OnRestored,
 	}
 }
 
@@ -69,6 +92,8 @@ func (l *lease) state() leaseState {
 
 func (l *lease) stateAt(now instant) leaseState {
 	switch {
+	case l.endless:
+		return leaseHealthy
 	case !l.granted || now.reached(l.deadline):
 		return leaseExpired
 	case now.reached(l.deadline.add(-l.buffer)):
@@ -87,11 +112,15 @@ func (l *lease) renewed(sent instant, ttl time.Duration) {
 	if missed {
 		l.turnUnhealthy()
 	}
+	if l.stateAt(now) == leaseExpired {
+		l.lose(ErrLeaseLost)
+	}
 	l.granted, l.ttl = true, ttl
 	l.deadline = sent.add(ttl)
 	if l.capped {
 		l.deadline.mono = min(l.deadline.mono, l.ceiling)
 	}
+	l.hold(now)
 	restored := l.unhealthy && l.stateAt(now) == leaseHealthy
 	if restored {
 		l.unhealthy = false
@@ -100,11 +129,11 @@ func (l *lease) renewed(sent instant, ttl time.Duration) {
 	l.mu.Unlock()
 
 	if missed {
-		l.call("OnLeaseUnhealthy", l.onUnhealthy)
+		l.call("OnUnhealthy", l.onUnhealthy)
 	}
 	if restored {
 		l.log.Info("lease restored")
-		l.call("OnLeaseRestored", l.onRestored)
+		l.call("OnRestored", l.onRestored)
 	}
 }
 
@@ -141,20 +170,26 @@ func (l *lease) flaps() int {
 // and nothing is called afterwards.
 func (l *lease) end() {
 	l.mu.Lock()
-	l.granted, l.closed = false, true
+	l.granted, l.endless, l.closed = false, false, true
 	l.disarm()
+	l.give(ErrClosed)
 	l.mu.Unlock()
 	l.callbacks.Wait()
 }
 
-// arm sets the timer to when the lease turns unhealthy.
+// arm sets the timer to when the lease turns unhealthy, or after that to when
+// it ends.
 func (l *lease) arm(now instant) {
 	l.disarm()
-	if l.closed || l.unhealthy {
+	if l.closed || l.endless || l.stateAt(now) == leaseExpired {
 		return
 	}
+	due := l.deadline.mono
+	if !l.unhealthy {
+		due -= l.buffer
+	}
 	l.callbacks.Add(1)
-	l.timer = time.AfterFunc(l.deadline.mono-l.buffer-now.mono, l.watch)
+	l.timer = time.AfterFunc(due-now.mono, l.watch)
 }
 
 func (l *lease) disarm() {
@@ -168,14 +203,18 @@ func (l *lease) watch() {
 	defer l.callbacks.Done()
 	now := l.clock()
 	l.mu.Lock()
-	// A renewal may have come in between: then its own timer is armed.
-	lost := !l.closed && !l.unhealthy && l.stateAt(now) != leaseHealthy
-	if lost {
+	// A renewal may have come in between: then there is only a timer to set.
+	turned := !l.closed && !l.unhealthy && l.stateAt(now) != leaseHealthy
+	if turned {
 		l.turnUnhealthy()
 	}
+	if l.stateAt(now) == leaseExpired {
+		l.lose(ErrLeaseLost)
+	}
+	l.arm(now)
 	l.mu.Unlock()
-	if lost {
-		l.call("OnLeaseUnhealthy", l.onUnhealthy)
+	if turned {
+		l.call("OnUnhealthy", l.onUnhealthy)
 	}
 }
 
@@ -191,6 +230,7 @@ func (l *lease) call(name string, callback func()) {
 	}
 	defer func() {
 		if v := recover(); v != nil {
+			l.metrics.callbackFailed(name)
 			l.log.Error("callback panicked", zap.String("callback", name), zap.Any("panic", v), zap.Stack("stack"))
 		}
 	}()

@@ -55,19 +55,6 @@ func TestLeaseIsNothingBeforeTheFirstGrant(t *testing.T) {
 	require.Equal(t, leaseExpired, l.state())
 }
 
-func TestLeaseCountsFromWhenTheHeartbeatWasSent(t *testing.T) {
-	t.Parallel()
-	l, c := handLease()
-	defer l.end()
-	sent := c.at
-	c.at = c.at.add(4 * time.Second) // the answer took 4 s
-	l.renewed(sent, 15*time.Second)
-	c.at = c.at.add(11*time.Second - 1)
-	require.Equal(t, leaseUnhealthy, l.state())
-	c.at = c.at.add(1)
-	require.Equal(t, leaseExpired, l.state())
-}
-
 func TestLeaseLimitBindsLaterRenewalsOnly(t *testing.T) {
 	t.Parallel()
 	l, c := handLease()
@@ -83,6 +70,50 @@ func TestLeaseLimitBindsLaterRenewalsOnly(t *testing.T) {
 	require.Equal(t, leaseExpired, l.state())
 	l.renewed(c.at, 15*s)
 	require.Equal(t, leaseHealthy, l.state())
+}
+
+// Each grant counts by itself, from when its own heartbeat was sent: the newest
+// one binds, also where it is the shorter one.
+func TestTheNewestGrantBinds(t *testing.T) {
+	t.Parallel()
+	const s = time.Second
+	type grant struct{ sent, answered, ttl time.Duration }
+	for name, tc := range map[string]struct {
+		grants []grant
+		limit  time.Duration // of a drain, 0: none
+		after  time.Duration // since the first was sent
+		want   leaseState
+	}{
+		"renewed in time":              {grants: []grant{{0, 0, 15 * s}, {3 * s, 3 * s, 15 * s}}, after: 13*s - 1, want: leaseHealthy},
+		"renewed behind the end":       {grants: []grant{{0, 0, 15 * s}, {20 * s, 20 * s, 15 * s}}, after: 20 * s, want: leaseHealthy},
+		"renewed by less":              {grants: []grant{{0, 0, 15 * s}, {3 * s, 3 * s, 6 * s}}, after: 9 * s, want: leaseExpired},
+		"the answer came at the end":   {grants: []grant{{0, 15 * s, 15 * s}}, after: 15 * s, want: leaseExpired},
+		"the answer came just before":  {grants: []grant{{0, 15*s - 1, 15 * s}}, after: 15*s - 1, want: leaseUnhealthy},
+		"a grant of nothing":           {grants: []grant{{0, 0, 15 * s}, {3 * s, 3 * s, 0}}, after: 3 * s, want: leaseExpired},
+		"a grant that is over":         {grants: []grant{{0, 0, -s}}, after: 0, want: leaseExpired},
+		"no longer than the buffer":    {grants: []grant{{0, 0, 5 * s}}, after: 0, want: leaseUnhealthy},
+		"just longer than the buffer":  {grants: []grant{{0, 0, 5*s + 1}}, after: 0, want: leaseHealthy},
+		"limited before it begins":     {grants: []grant{{0, 0, 15 * s}}, limit: 8 * s, after: 8 * s, want: leaseExpired},
+		"limited, up to the limit":     {grants: []grant{{0, 0, 15 * s}}, limit: 8 * s, after: 8*s - 1, want: leaseUnhealthy},
+		"limited behind its own end":   {grants: []grant{{0, 0, 15 * s}}, limit: 60 * s, after: 15 * s, want: leaseExpired},
+		"limited, however often again": {grants: []grant{{0, 0, 15 * s}, {3 * s, 3 * s, 15 * s}, {6 * s, 6 * s, 15 * s}}, limit: 8 * s, after: 8 * s, want: leaseExpired},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l, c := handLease()
+			defer l.end()
+			began := c.at
+			if tc.limit > 0 {
+				l.limit(began.mono + tc.limit)
+			}
+			for _, g := range tc.grants {
+				c.at = began.add(g.answered)
+				l.renewed(began.add(g.sent), g.ttl)
+			}
+			c.at = began.add(tc.after)
+			require.Equal(t, tc.want, l.state())
+		})
+	}
 }
 
 func TestAForwardStepEndsACappedLeaseOnlyUntilTheNextRenewal(t *testing.T) {
@@ -107,7 +138,7 @@ func TestLeaseCallbacks(t *testing.T) {
 		}
 		l := newLease(systemClock, &Options{
 			LeaseBuffer: 5 * time.Second, Logger: zap.NewNop(),
-			OnLeaseUnhealthy: note("unhealthy"), OnLeaseRestored: note("restored"),
+			OnUnhealthy: note("unhealthy"), OnRestored: note("restored"),
 		})
 		defer l.end()
 		sleep := func(d time.Duration) { <-time.After(d); synctest.Wait() }
@@ -135,7 +166,7 @@ func TestAFlapDuringASuspendIsCountedAtTheNextRenewal(t *testing.T) {
 	var lost, restored int
 	l := newLease(c.now, &Options{
 		LeaseBuffer: 5 * time.Second, Logger: zap.NewNop(),
-		OnLeaseUnhealthy: func() { lost++ }, OnLeaseRestored: func() { restored++ },
+		OnUnhealthy: func() { lost++ }, OnRestored: func() { restored++ },
 	})
 	defer l.end()
 	l.renewed(c.at, 15*time.Second)
@@ -149,8 +180,9 @@ func TestAPanickingLeaseCallbackIsContained(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLease(systemClock, &Options{
 			LeaseBuffer: 5 * time.Second, Logger: zap.NewNop(),
-			OnLeaseUnhealthy: func() { panic("mine") }, OnLeaseRestored: func() { panic("mine") },
+			OnUnhealthy: func() { panic("mine") }, OnRestored: func() { panic("mine") },
 		})
+		l.metrics = newMetrics(nil) // none of the worker's state is read
 		defer l.end()
 		l.renewed(systemClock(), 6*time.Second)
 		<-time.After(2 * time.Second)
@@ -166,7 +198,7 @@ func TestAnEndedLeaseServesAndCallsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLease(systemClock, &Options{
 			LeaseBuffer: time.Second, Logger: zap.NewNop(),
-			OnLeaseUnhealthy: func() { t.Error("called after the end") },
+			OnUnhealthy: func() { t.Error("called after the end") },
 		})
 		l.renewed(systemClock(), 15*time.Second)
 		l.end()

@@ -1,23 +1,23 @@
 package worker
 
 import (
-	"errors"
 	"fmt"
 	"net/http"
-	"strings"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
-	"github.com/pinboard-go/pinboard/internal/resources"
 	"github.com/pinboard-go/pinboard/internal/wire"
 )
 
-// Options configure a Worker. PinboardURL, Token and AdvertiseURL are required,
-// here or in the environment; every other zero value means its default.
+// Options configure a Worker. With a PinboardURL, Token and AdvertiseURL are
+// required, each here or in the environment; without one, the worker runs in
+// local mode. Every other zero value means its default.
 type Options struct {
 	// PinboardURL is where pinboard answers, a base path included:
-	// http://pinboard:8080. Default: the variable PINBOARD_URL.
+	// http://pinboard:8080. Default: the variable PINBOARD_URL, which may be
+	// absent but not empty. Absent means local mode: see the package comment.
 	PinboardURL string
 	// Token is the credential for pinboard's registry. It is never printed.
 	// Default: the variable PINBOARD_TOKEN.
@@ -27,6 +27,21 @@ type Options struct {
 	// requests, unless http.StripPrefix has done so. Default: the variable
 	// ADVERTISE_URL.
 	AdvertiseURL string
+
+	// Hostname binds the namespaces under a host name (protocol §7): requests
+	// for that host come here. It is sent in lower case and without a trailing
+	// dot. Default: none, for every host without a binding of its own.
+	Hostname string
+	// Env names the deployment behind the Hostname, which it needs. HostOptions
+	// may name another one for a namespace. Default: none.
+	Env string
+	// Takeover says what becomes of the workers of another Env at the same
+	// Hostname and Epoch. Needs a Hostname. Default: as TakeoverDeny.
+	Takeover Takeover
+	// Epoch is the generation of this deployment: workers of a higher one
+	// displace those of lower ones in their namespaces, for good. At least 0,
+	// below 2^53. Default 0.
+	Epoch int64
 
 	// Transport makes the calls to pinboard. The worker does not close it.
 	// Default: a transport of its own that dials pinboard directly, whatever
@@ -49,13 +64,23 @@ type Options struct {
 	// HeartbeatInterval is the time between two heartbeats. Default 3 s.
 	HeartbeatInterval time.Duration
 	// LeaseBuffer is how long before the end of the lease new ids are refused.
-	// A lease of pinboard's that is not longer than LeaseBuffer and
-	// HeartbeatInterval together makes that permanent; it is logged. Default 5 s.
+	// Default 5 s.
 	LeaseBuffer time.Duration
+	// LeaseTTL is the lease time that pinboard is configured with. What counts
+	// is what pinboard grants; this is here to find settings that can't work
+	// together before they do harm: three heartbeats fit into a lease, and
+	// LeaseBuffer and HeartbeatInterval together are shorter. Default: the
+	// variable PINBOARD_LEASE_TTL_MS (milliseconds), else 15 s.
+	LeaseTTL time.Duration
 
 	// IdleTimeout is how long an instance that nothing holds is kept.
 	// Default 300 s.
 	IdleTimeout time.Duration
+	// KeepPlacementOnIdle keeps the id placed here when its instance ends by
+	// idling: its next request activates it here again, at the same epoch.
+	// It saves the look for a worker, at the price of a row for every id ever
+	// used. Ends of other kinds release the id all the same. Default false.
+	KeepPlacementOnIdle bool
 	// DetachedTimeout is how long Instance.Go may hold an instance that has
 	// no request and no open connection. Default 24 h.
 	DetachedTimeout time.Duration
@@ -79,15 +104,32 @@ type Options struct {
 	// constructor itself may take as long as the client waits. Default 1 s.
 	ActivationQueueTimeout time.Duration
 
-	// OnLeaseUnhealthy is called when no heartbeat was accepted in time and new
-	// ids are refused from now on, OnLeaseRestored when one was again. They
-	// must return soon; a panic is logged. Default: nothing is called.
-	OnLeaseUnhealthy func()
-	OnLeaseRestored  func()
+	// OnUnhealthy is called when no heartbeat was accepted in time and new ids
+	// are refused from now on, OnRestored when one was again. They must return
+	// soon; a panic is logged. Default: the warning in the log, which there is
+	// in any case.
+	OnUnhealthy func()
+	OnRestored  func()
 
-	// Logger gets what operators should know. Default: silent.
+	// Logger gets what operators should know. Default: silent, but for the
+	// warning of local mode, which then goes to standard error.
 	Logger *zap.Logger
+	// Registerer gets the worker's metrics, from New until a Shutdown has
+	// succeeded. Several workers on one registry need labels that tell them
+	// apart: prometheus.WrapRegistererWith. Default: nobody sees them.
+	Registerer prometheus.Registerer
 }
+
+// Takeover is what a registration wants of another deployment's workers
+// (protocol §7).
+type Takeover string
+
+const (
+	// TakeoverDeny: the registration is refused while they live.
+	TakeoverDeny Takeover = wire.TakeoverDeny
+	// TakeoverWindDown: they are drained, and new placements come here.
+	TakeoverWindDown Takeover = wire.TakeoverWindDown
+)
 
 // Token is a credential that no fmt verb, logger or encoder shows.
 type Token string
@@ -97,115 +139,3 @@ func (t Token) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte("[secret]")) 
 
 // MarshalText hides the text from encoders.
 func (t Token) MarshalText() ([]byte, error) { return []byte("[secret]"), nil }
-
-// Names of the environment variables that fill empty options.
-const (
-	envPinboardURL  = "PINBOARD_URL"
-	envToken        = "PINBOARD_TOKEN"
-	envAdvertiseURL = "ADVERTISE_URL"
-)
-
-// maxInstances is how many ids fit into one registration (protocol §2).
-const maxInstances = 100_000
-
-// withDefaults returns a copy in which zero values are replaced. getenv is
-// os.Getenv.
-func (o Options) withDefaults(getenv func(string) string) Options {
-	if o.PinboardURL == "" {
-		o.PinboardURL = getenv(envPinboardURL)
-	}
-	if o.Token == "" {
-		o.Token = Token(getenv(envToken))
-	}
-	if o.AdvertiseURL == "" {
-		o.AdvertiseURL = getenv(envAdvertiseURL)
-	}
-	if o.Headroom == nil {
-		o.Headroom = func() float64 { return float64(resources.AvailableMB("/")) }
-	}
-	if o.Logger == nil {
-		o.Logger = zap.NewNop()
-	}
-	for _, d := range o.durations() {
-		if *d.value == 0 {
-			*d.value = d.standard
-		}
-	}
-	for _, n := range o.counts() {
-		if *n.value == 0 {
-			*n.value = n.standard
-		}
-	}
-	return o
-}
-
-type setting[T any] struct {
-	name     string
-	value    *T
-	standard T
-}
-
-func (o *Options) durations() []setting[time.Duration] {
-	return []setting[time.Duration]{
-		{"HeartbeatInterval", &o.HeartbeatInterval, 3 * time.Second},
-		{"LeaseBuffer", &o.LeaseBuffer, 5 * time.Second},
-		{"IdleTimeout", &o.IdleTimeout, 300 * time.Second},
-		{"DetachedTimeout", &o.DetachedTimeout, 24 * time.Hour},
-		{"DrainDeadline", &o.DrainDeadline, 30 * time.Second},
-		{"CloseTimeout", &o.CloseTimeout, 10 * time.Second},
-		{"ActivationQueueTimeout", &o.ActivationQueueTimeout, time.Second},
-	}
-}
-
-func (o *Options) counts() []setting[int] {
-	return []setting[int]{
-		{"MaxInstances", &o.MaxInstances, 10_000},
-		{"MaxConcurrentActivations", &o.MaxConcurrentActivations, 32},
-	}
-}
-
-// validate brings the URLs into their normal form and returns everything that
-// is wrong with options that have defaults. No error holds a URL or the token.
-func (o *Options) validate() error {
-	var faults []error
-	fault := func(format string, args ...any) {
-		faults = append(faults, fmt.Errorf("worker: Options."+format, args...))
-	}
-	for _, u := range []struct {
-		name, variable string
-		value          *string
-	}{
-		{"PinboardURL", envPinboardURL, &o.PinboardURL},
-		{"AdvertiseURL", envAdvertiseURL, &o.AdvertiseURL},
-	} {
-		if *u.value == "" {
-			fault("%s (%s) is required", u.name, u.variable)
-			continue
-		}
-		normal, _, err := wire.ParseAdvertiseURL(*u.value)
-		if err != nil {
-			fault("%s (%s) %w", u.name, u.variable, err)
-		}
-		*u.value = normal
-	}
-	if o.Token == "" {
-		fault("Token (%s) is required", envToken)
-	}
-	if strings.ContainsFunc(string(o.Token), func(r rune) bool { return r <= ' ' || r >= 0x7f }) {
-		fault("Token (%s) must be printable ASCII without white space", envToken)
-	}
-	for _, d := range o.durations() {
-		if *d.value < 0 {
-			fault("%s is %v, must be positive", d.name, *d.value)
-		}
-	}
-	for _, n := range o.counts() {
-		if *n.value < 0 {
-			fault("%s is %d, must be positive", n.name, *n.value)
-		}
-	}
-	if o.MaxInstances > maxInstances {
-		fault("MaxInstances is %d, must be at most %d", o.MaxInstances, maxInstances)
-	}
-	return errors.Join(faults...)
-}

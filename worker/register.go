@@ -25,13 +25,15 @@ type registration struct {
 	lease      *lease
 	dir        *directory
 	namespaces func() []string
+	envs       func() map[string]string
+	metrics    *metrics // set before start
 
 	// Minted once for each process: a restarted one can't claim what its
 	// predecessor held.
 	clientID string
 	secret   wire.Secret
 
-	echo     drainEcho
+	echo     drain // the operator's, as last applied (protocol §2)
 	backoff  backoff
 	headroom headroom
 	acks     map[string]struct{} // applied, and not yet confirmed by a 200
@@ -56,14 +58,15 @@ type registration struct {
 }
 
 func newRegistration(opts *Options, now clock, jitter func() float64, l *lease, dir *directory) *registration {
-	return &registration{
+	r := &registration{
 		opts: opts, log: opts.Logger, clock: now, client: newClient(opts), lease: l, dir: dir,
 		clientID: randomHex(16), secret: wire.NewSecret(randomHex(32)),
-		backoff:  backoff{interval: opts.HeartbeatInterval, jitter: jitter},
-		headroom: newHeadroom(opts),
-		acks:     map[string]struct{}{},
-		wake:     make(chan struct{}, 1), changed: make(chan struct{}), releases: newReleaseQueue(),
+		backoff: backoff{interval: opts.HeartbeatInterval, jitter: jitter},
+		acks:    map[string]struct{}{},
+		wake:    make(chan struct{}, 1), changed: make(chan struct{}), releases: newReleaseQueue(),
 	}
+	r.headroom = newHeadroom(opts, func() { r.metrics.callbackFailed("Headroom") })
+	return r
 }
 
 // start runs the loop until stop.
@@ -71,6 +74,16 @@ func (r *registration) start() {
 	ctx, cancel := context.WithCancel(context.Background())
 	r.cancel = cancel
 	r.running.Go(func() { r.run(ctx) })
+}
+
+// goLocal stands in for a registration where there is no pinboard. The session
+// makes attestations that this process mints for itself good (protocol §5).
+func (r *registration) goLocal() {
+	r.mu.Lock()
+	r.session, r.registered = randomHex(16), true
+	r.mu.Unlock()
+	r.lease.grantForever()
+	r.broadcast()
 }
 
 // stop ends the loop and waits for it.
@@ -138,13 +151,14 @@ func (r *registration) register(ctx context.Context) {
 	case ctx.Err() != nil:
 		return
 	case err != nil:
-		r.backoff.failed()
+		r.registrationFailed("transport")
 		r.log.Warn("registration failed", zap.Error(err))
 	case a.status == http.StatusUnauthorized:
-		r.backoff.failed()
+		r.registrationFailed("unauthorized")
 		r.log.Error("registration rejected with 401: check the deployment token")
 	case a.status == http.StatusServiceUnavailable:
 		// Not yet: pinboard, or this worker's own advertise URL, is not ready.
+		r.metrics.controlFailed("register", "deferred")
 		r.backoff.deferBy(a.retryAfter)
 		level := zap.InfoLevel
 		if r.backoff.failures >= 3 {
@@ -152,17 +166,24 @@ func (r *registration) register(ctx context.Context) {
 		}
 		r.log.Log(level, "registration deferred", zap.Int("attempt", r.backoff.failures), zap.String("error", a.why()))
 	case a.status != http.StatusOK:
-		r.backoff.failed()
+		r.registrationFailed("rejected")
 		r.log.Warn("registration rejected", zap.Int("status", a.status), zap.String("error", a.why()))
 	default:
 		r.accept(ctx, sent, a)
 	}
 }
 
+func (r *registration) registrationFailed(reason string) {
+	r.backoff.failed()
+	r.metrics.registrationFailed(reason)
+}
+
 func (r *registration) registerBody(ctx context.Context) *wire.Register {
 	body := &wire.Register{
 		ClientID: r.clientID, Secret: r.secret, Namespaces: r.namespaces(), AdvertiseURL: r.opts.AdvertiseURL,
 		Headroom: r.headroom.figure(ctx), Draining: r.draining.Load(), Instances: r.dir.held(),
+		Hostname: r.opts.Hostname, Env: r.opts.Env, Envs: r.envs(),
+		Takeover: string(r.opts.Takeover), Epoch: r.opts.Epoch,
 	}
 	// The new pair is answerable from here on, before the call is made.
 	body.Challenge, body.ChallengeValue = r.newChallenge()
@@ -176,7 +197,7 @@ func (r *registration) accept(ctx context.Context, sent instant, a *answer) {
 	session, okSession := get[string](a, "sessionId")
 	ttl, okTTL := a.expiresIn()
 	if !okSession || session == "" || !okTTL {
-		r.backoff.failed()
+		r.registrationFailed("malformed")
 		r.log.Error("registration answered without a session or a lease time")
 		return
 	}
@@ -184,7 +205,8 @@ func (r *registration) accept(ctx context.Context, sent instant, a *answer) {
 	clear(r.acks)
 	// Duplicates quit before the lease is renewed: no request gets to an
 	// instance that another session owns.
-	for _, ref := range duplicates(a, r.log) {
+	for _, ref := range r.duplicates(a) {
+		r.metrics.duplicateQuits.Inc()
 		r.log.Warn("placed elsewhere meanwhile: quitting the instance",
 			zap.String("namespace", ref.Namespace), zap.String("id", ref.ID))
 		r.dir.abort(key{ref.Namespace, ref.ID}, errDuplicate)
@@ -206,13 +228,14 @@ func (r *registration) accept(ctx context.Context, sent instant, a *answer) {
 
 // duplicates reads the ids that other sessions own; entries that are not
 // understood are passed over.
-func duplicates(a *answer, log *zap.Logger) []wire.Ref {
+func (r *registration) duplicates(a *answer) []wire.Ref {
 	if raw, ok := a.fields["duplicates"]; !ok || string(raw) == "null" {
 		return nil
 	}
 	list, ok := get[[]json.RawMessage](a, "duplicates")
 	if !ok {
-		log.Error("registration answered with malformed duplicates")
+		r.metrics.controlFailed("register", "malformed_duplicates")
+		r.log.Error("registration answered with malformed duplicates")
 		return nil
 	}
 	var refs []wire.Ref
@@ -222,7 +245,8 @@ func duplicates(a *answer, log *zap.Logger) []wire.Ref {
 		namespace, okNamespace := entry["ns"].(string)
 		id, okID := entry["id"].(string)
 		if !okNamespace || !okID {
-			log.Error("registration answered with a malformed duplicate")
+			r.metrics.controlFailed("register", "malformed_duplicates")
+			r.log.Error("registration answered with a malformed duplicate")
 			continue
 		}
 		refs = append(refs, wire.Ref{Namespace: namespace, ID: id})

@@ -131,45 +131,13 @@ func TestAnEndlessAnswerIsNotReadToItsEnd(t *testing.T) {
 	}
 }
 
-func TestDuplicatesQuitBeforeTheLeaseIsRenewed(t *testing.T) {
-	t.Parallel()
-	hosts := map[string]Constructor{"/c": echo, "/d": echo}
-	inBubble(t, Options{}, hosts, func(t *testing.T, h *harness) {
-		h.start()
-		h.get("/c/mine")
-		h.get("/c/theirs")
-		h.get("/d/theirs")
-		h.pb.on(func(c call) (reply, bool) {
-			switch c.path {
-			case wire.PathHeartbeat:
-				return reply{status: 409, body: object{"error": "unknown", "reregister": true}}, true
-			case wire.PathRegister:
-				return reply{status: 200, body: object{
-					"sessionId": "again", "expiresInMs": 15000,
-					"duplicates": []any{
-						7, object{"ns": "/c"}, nil, object{"ns": "/c", "id": 3},
-						object{"ns": "/c", "id": "theirs"}, object{"ns": "/nobody", "id": "x"},
-					},
-				}}, true
-			}
-			return reply{}, false
-		})
-		h.after(3 * time.Second)
-		require.Equal(t, "again", h.w.reg.sessionID())
-		require.True(t, h.live("/c", "mine"))
-		require.False(t, h.live("/c", "theirs"))
-		require.True(t, h.live("/d", "theirs"))
-		require.Equal(t, 4, h.logs.FilterMessage("registration answered with a malformed duplicate").Len())
-	})
-}
-
-// OnLeaseRestored runs while the lease is renewed: that late, no request may get
+// OnRestored runs while the lease is renewed: that late, no request may get
 // to an instance that another session owns.
 func TestDuplicatesAreClosingWhenTheLeaseIsRenewed(t *testing.T) {
 	t.Parallel()
 	var inst *Instance
 	var open []bool
-	opts := Options{OnLeaseRestored: func() { open = append(open, inst.Go(untilDone)) }}
+	opts := Options{OnRestored: func() { open = append(open, inst.Go(untilDone)) }}
 	inBubble(t, opts, hosting(func(i *Instance) (http.Handler, error) { inst = i; return echo(i) }), func(t *testing.T, h *harness) {
 		h.start()
 		h.get("/c/theirs")
@@ -217,19 +185,6 @@ func TestAnInstanceThatWasLostAnswersNothing(t *testing.T) {
 		require.Equal(t, http.StatusServiceUnavailable, lost.rec.Code)
 		require.NotContains(t, lost.rec.Body.String(), "an answer")
 		require.Empty(t, lost.rec.Header().Get(wire.HeaderRefusal))
-	})
-}
-
-func TestMalformedDuplicatesDoNotUndoARegistration(t *testing.T) {
-	t.Parallel()
-	inBubble(t, Options{}, hosting(echo), func(t *testing.T, h *harness) {
-		h.pb.answer(wire.PathRegister, reply{status: 200, body: object{
-			"sessionId": "s", "expiresInMs": 15000, "duplicates": "all", "draining": "maybe",
-		}})
-		h.start()
-		require.True(t, h.w.Ready())
-		require.False(t, h.w.Draining())
-		require.True(t, h.logged("registration answered with malformed duplicates"))
 	})
 }
 

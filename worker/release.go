@@ -58,8 +58,24 @@ func (q *releaseQueue) empty() bool {
 // answered, or when there is no session to release from or no success after
 // some attempts; then the release is kept for the next session or heartbeat.
 func (r *registration) release(ctx context.Context, item released) {
+	if r.opts.local() {
+		return
+	}
 	r.releases.add(item)
 	r.flush(ctx)
+}
+
+// discard gives back a placement that a middleware let no request through to:
+// else every id that anybody asks for in vain would stay placed here.
+func (d *directory) discard(k key, epoch int64, h *host) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if epoch == 0 || h.opts.KeepPlacementOnIdle || d.refusing || d.instances[k] != nil ||
+		d.fences.admit(k, epoch, d.clock().mono) != nil {
+		return
+	}
+	d.fences.giveUp(k, epoch, d.clock().mono)
+	d.running.Go(func() { d.release(d.life, released{key: k, epoch: epoch}) })
 }
 
 // flushLater sends what is pending without keeping the caller: the loop must
@@ -88,6 +104,12 @@ func (r *registration) flush(ctx context.Context) {
 			r.keep(batch, items)
 			return
 		}
+		// A registration that was under way may have claimed them for the next
+		// session, out of this one's reach: released again from there.
+		if r.sessionID() != session {
+			r.keep(batch, items)
+			return
+		}
 	}
 }
 
@@ -96,7 +118,7 @@ func (r *registration) postRelease(ctx context.Context, session string, batch []
 	for i, item := range batch {
 		body[i] = wire.Release{SessionID: session, Namespace: item.namespace, ID: item.id, Epoch: item.epoch}
 	}
-	return r.postPersistently(ctx, wire.PathRelease, body)
+	return r.postPersistently(ctx, "release", wire.PathRelease, body)
 }
 
 // keep puts back what could not be sent. Without an epoch a late release might
@@ -119,7 +141,7 @@ func (r *registration) deregister(ctx context.Context) {
 	if session == "" {
 		return
 	}
-	if r.postPersistently(ctx, wire.PathDeregister, wire.Deregister{SessionID: session}) {
+	if !r.opts.local() && r.postPersistently(ctx, "deregister", wire.PathDeregister, wire.Deregister{SessionID: session}) {
 		r.log.Info("deregistered from pinboard")
 	}
 	r.mu.Lock()
@@ -129,7 +151,7 @@ func (r *registration) deregister(ctx context.Context) {
 
 // postPersistently reports whether pinboard answered 200 to one of a few
 // attempts.
-func (r *registration) postPersistently(ctx context.Context, path string, body any) bool {
+func (r *registration) postPersistently(ctx context.Context, operation, path string, body any) bool {
 	var status int
 	var failure error
 	for attempt := 1; ; attempt++ {
@@ -145,6 +167,7 @@ func (r *registration) postPersistently(ctx context.Context, path string, body a
 			break
 		}
 	}
+	r.metrics.controlFailed(operation, "exhausted")
 	r.log.Warn("call failed after some attempts; pinboard frees the placements when the lease lapses",
 		zap.String("path", path), zap.Int("status", status), zap.Error(failure))
 	return false

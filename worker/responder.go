@@ -10,17 +10,18 @@ import (
 )
 
 // errLate is what a handler's writes return when the lease ended before its
-// response began.
-var errLate = errors.New("worker: the lease expired before the response began")
+// response did.
+var errLate = errors.New("worker: the lease expired before the response was complete")
 
 // responder is the ResponseWriter of a handler. It lets no response begin past
-// the lease, and finds out whether the response is a stream.
+// the lease, and none but a stream go on, and finds out what is a stream.
 type responder struct {
 	http.ResponseWriter
 	flight *flight
 	begun  bool
 	stream bool
 	late   bool        // what the handler writes is dropped
+	broken bool        // late after it had begun: the connection is to be cut
 	unused http.Header // the handler's header when it is late
 }
 
@@ -41,10 +42,7 @@ func (r *responder) begin() {
 		return
 	}
 	r.begun = true
-	// In this order: a registration marks what was lost before it renews the
-	// lease.
-	inst := r.flight.inst
-	if inst.dir.lease.state() != leaseExpired && !inst.lost.Load() {
+	if r.flight.inst.owned() {
 		return
 	}
 	// The process was frozen, or cut off, while the handler ran. Another owner
@@ -52,6 +50,15 @@ func (r *responder) begin() {
 	r.late, r.unused = true, http.Header{}
 	clear(r.ResponseWriter.Header())
 	refuseLate.write(r.ResponseWriter)
+}
+
+// goOn decides whether a response that has begun may go on. The server may
+// still hold all of a plain one back: to complete it would be to answer now.
+// Streams are cut by pinboard.
+func (r *responder) goOn() {
+	if !r.late && !r.stream && !r.flight.inst.owned() {
+		r.late, r.broken, r.unused = true, true, http.Header{}
+	}
 }
 
 // WriteHeader sends the response's header.
@@ -73,11 +80,18 @@ func (r *responder) WriteHeader(status int) {
 	}
 }
 
-// Write writes to the response's body.
-func (r *responder) Write(p []byte) (int, error) {
-	if !r.begun {
+// ready comes before all that sends something of the response's body.
+func (r *responder) ready() {
+	if r.begun {
+		r.goOn()
+	} else {
 		r.WriteHeader(http.StatusOK)
 	}
+}
+
+// Write writes to the response's body.
+func (r *responder) Write(p []byte) (int, error) {
+	r.ready()
 	if r.late {
 		return 0, errLate
 	}
@@ -86,9 +100,7 @@ func (r *responder) Write(p []byte) (int, error) {
 
 // ReadFrom lets the server use sendfile.
 func (r *responder) ReadFrom(src io.Reader) (int64, error) {
-	if !r.begun {
-		r.WriteHeader(http.StatusOK)
-	}
+	r.ready()
 	if r.late {
 		return 0, errLate
 	}
@@ -97,9 +109,7 @@ func (r *responder) ReadFrom(src io.Reader) (int64, error) {
 
 // FlushError sends what was written; the response is a stream from now on.
 func (r *responder) FlushError() error {
-	if !r.begun {
-		r.WriteHeader(http.StatusOK)
-	}
+	r.ready()
 	if r.late {
 		return errLate
 	}
@@ -128,9 +138,14 @@ func (r *responder) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return r.flight.tookOver(raw), buffered, nil
 }
 
-// finish writes what is left to write when the handler has returned.
+// finish writes what is left to write when the handler has returned. It panics
+// with http.ErrAbortHandler, for the server, if the connection is to be cut.
 func (r *responder) finish() {
 	if r.begun {
+		r.goOn()
+		if r.broken {
+			panic(http.ErrAbortHandler) // the client must not take it for whole
+		}
 		return
 	}
 	if f := r.flight; f.ctx.Err() != nil && f.client.Err() == nil {
@@ -145,6 +160,7 @@ func (r *responder) finish() {
 func (r *responder) becomeStream() {
 	if !r.stream {
 		r.stream = true
+		r.flight.watch.stop() // how long it lasts is the client's affair
 		r.flight.becomeStream()
 	}
 }

@@ -90,7 +90,7 @@ func (w *Worker) Serve(ctx context.Context, listener net.Listener) error {
 
 func (w *Worker) drainFor(ctx context.Context) {
 	// What is aborted at the deadline still has its hooks and its release.
-	ctx, cancel := context.WithTimeout(ctx, w.opts.DrainDeadline+w.opts.CloseTimeout+releaseWait)
+	ctx, cancel := context.WithTimeout(ctx, later(later(w.opts.DrainDeadline, w.opts.CloseTimeout), releaseWait))
 	defer cancel()
 	if err := w.Drain(ctx, w.opts.DrainDeadline); err != nil {
 		w.opts.Logger.Warn("drain incomplete", zap.Error(err))

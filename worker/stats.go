@@ -1,5 +1,12 @@
 package worker
 
+import (
+	"encoding/json"
+	"maps"
+
+	"go.uber.org/zap"
+)
+
 // Stats is what a worker tells operators about itself (protocol §3).
 type Stats struct {
 	// Draining: a drain of its own or an operator's is on.
@@ -32,6 +39,26 @@ type InstanceStats struct {
 	IdleMs int64 `json:"idleMs"`
 	// ActivatedAt is a Unix time in milliseconds.
 	ActivatedAt int64 `json:"activatedAt"`
+	// Own is what Instance.SetStats adds. In JSON its members stand beside the
+	// others.
+	Own map[string]any `json:"-"`
+}
+
+// MarshalJSON writes the instance's own figures and then those above, which win.
+func (s InstanceStats) MarshalJSON() ([]byte, error) {
+	type plain InstanceStats
+	if len(s.Own) == 0 {
+		return json.Marshal(plain(s))
+	}
+	members := maps.Clone(s.Own)
+	text, err := json.Marshal(plain(s))
+	if err == nil {
+		err = json.Unmarshal(text, &members)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(members)
 }
 
 // ProcessStats is the process as a whole.
@@ -57,7 +84,9 @@ func (w *Worker) Stats() Stats {
 	for _, namespace := range w.namespaces() {
 		s.Namespaces[namespace] = NamespaceStats{}
 	}
-	w.dir.fill(&s)
+	for i, report := range w.dir.fill(&s) {
+		s.Instances[i].Own = w.dir.ownStats(s.Instances[i], report)
+	}
 	return s
 }
 
@@ -70,7 +99,27 @@ func (w *Worker) processStats() ProcessStats {
 	return s
 }
 
-func (d *directory) fill(s *Stats) {
+// ownStats asks an instance. What JSON can't hold is left out: one instance must
+// not hide all others.
+func (d *directory) ownStats(of InstanceStats, report func() map[string]any) map[string]any {
+	if report == nil {
+		return nil
+	}
+	var own map[string]any
+	fault := contain(func() { own = report() })
+	if fault == nil {
+		_, fault = json.Marshal(own)
+	}
+	if fault != nil {
+		d.metrics.callbackFailed("SetStats")
+		d.log.Error("stats of an instance failed", zap.String("instance", of.Namespace+"/"+of.ID), zap.Error(fault))
+		return nil
+	}
+	return own
+}
+
+// fill adds the instances, and returns the reports of each.
+func (d *directory) fill(s *Stats) (reports []func() map[string]any) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	s.Draining = d.draining()
@@ -89,7 +138,9 @@ func (d *directory) fill(s *Stats) {
 			IdleMs:      (now - inst.idleSince).Milliseconds(),
 			ActivatedAt: inst.activatedAt.UnixMilli(),
 		})
+		reports = append(reports, inst.stats)
 	}
+	return reports
 }
 
 // stats returns the counters of a namespace. Called with the lock held.

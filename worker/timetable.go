@@ -13,6 +13,15 @@ const (
 	already = time.Duration(math.MinInt64)
 )
 
+// later returns the moment d after at: never, where the sum is out of range.
+// Options and callers may give the longest Duration for "without an end".
+func later(at, d time.Duration) time.Duration {
+	if at > 0 && d > never-at {
+		return never
+	}
+	return at + d
+}
+
 // timetable knows which instance is to be looked at next. It is lazy: an
 // instance that is used again keeps its place, and is put back when its turn
 // comes, so that a request costs nothing here. Guarded by the directory's lock.

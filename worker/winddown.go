@@ -3,13 +3,18 @@ package worker
 import (
 	"context"
 	"errors"
+	"math"
 	"time"
 )
+
+// NoDeadline, for Worker.Drain and Instance.WindDown, aborts nothing.
+const NoDeadline time.Duration = math.MaxInt64
 
 // ErrDrainRevoked is returned by Worker.Drain when Worker.Undrain ended it.
 var ErrDrainRevoked = errors.New("worker: the drain was revoked")
 
-// Who drains the worker. Both may at once; then the earlier deadline counts.
+// Who drains the worker, or winds an instance down. Both may at once; then the
+// earlier deadline counts.
 const (
 	ownDrain = iota
 	operatorsDrain
@@ -22,19 +27,16 @@ type drain struct {
 	deadline    time.Duration // monotonic
 }
 
-// startDrain refuses new ids from now on, closes what nothing holds, and
-// aborts the rest at the deadline (monotonic; nil: never). Called again, it
-// moves the deadline.
-func (d *directory) startDrain(who int, deadline *time.Duration) {
-	next := drain{on: true}
-	if deadline != nil {
-		next.hasDeadline, next.deadline = true, *deadline
+// drainWithin is a drain from now on, with that much time.
+func drainWithin(now, within time.Duration) drain {
+	if within == NoDeadline {
+		return drain{on: true}
 	}
-	d.setDrain(who, next)
+	return drain{on: true, hasDeadline: true, deadline: later(now, max(within, 0))}
 }
 
-func (d *directory) endDrain(who int) { d.setDrain(who, drain{}) }
-
+// setDrain refuses new ids from now on, closes what nothing holds, and aborts the
+// rest at the deadline; or takes that back. Called again, it moves the deadline.
 func (d *directory) setDrain(who int, next drain) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -52,6 +54,7 @@ func (d *directory) setDrain(who int, next drain) {
 		d.lease.unlimit()
 	}
 	for _, inst := range d.instances {
+		d.announce(inst)
 		d.settle(inst)
 	}
 	d.broadcast()
@@ -77,14 +80,17 @@ func (d *directory) isDraining() bool {
 	return d.draining()
 }
 
-func (d *directory) drainDeadline() (earliest time.Duration, ok bool) {
-	earliest = never
-	for _, one := range d.drains {
+func (d *directory) drainDeadline() (time.Duration, bool) { return earliest(d.drains) }
+
+// earliest returns the deadline that comes first, never and false without one.
+func earliest(drains [2]drain) (first time.Duration, ok bool) {
+	first = never
+	for _, one := range drains {
 		if one.hasDeadline {
-			earliest, ok = min(earliest, one.deadline), true
+			first, ok = min(first, one.deadline), true
 		}
 	}
-	return earliest, ok
+	return first, ok
 }
 
 // waitDrained waits until a drain of this worker's own has ended everything.
@@ -106,8 +112,7 @@ func (d *directory) windDown(k key, left time.Duration) {
 	if inst == nil || inst.state == stateClosing {
 		return
 	}
-	inst.windingDown, inst.deadline = true, d.clock().mono+left
-	d.settle(inst)
+	d.order(inst, operatorsDrain, drain{on: true, hasDeadline: true, deadline: d.clock().mono + left})
 }
 
 // resume takes a windDown back.
@@ -115,19 +120,25 @@ func (d *directory) resume(k key) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if inst := d.instances[k]; inst != nil {
-		inst.windingDown = false
-		d.settle(inst)
+		d.order(inst, operatorsDrain, drain{})
 	}
 }
 
-func (d *directory) winding(inst *Instance) bool { return inst.windingDown || d.draining() }
+// order notes who winds one instance down, and how. Called with the lock held.
+func (d *directory) order(inst *Instance, who int, next drain) {
+	inst.windDowns[who] = next
+	d.announce(inst)
+	d.settle(inst)
+}
+
+func (d *directory) winding(inst *Instance) bool {
+	return d.draining() || inst.windDowns[ownDrain].on || inst.windDowns[operatorsDrain].on
+}
 
 func (d *directory) deadlineOf(inst *Instance) (time.Duration, bool) {
-	deadline, ok := d.drainDeadline()
-	if inst.windingDown {
-		deadline, ok = min(deadline, inst.deadline), true
-	}
-	return deadline, ok
+	ofAll, one := d.drainDeadline()
+	ofThis, two := earliest(inst.windDowns)
+	return min(ofAll, ofThis), one || two
 }
 
 func (d *directory) pastDeadline(inst *Instance, now time.Duration) bool {

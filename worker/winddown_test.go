@@ -75,23 +75,6 @@ func TestWhatHoldsAnIdleInstance(t *testing.T) {
 	}
 }
 
-func TestATaskHoldsAnInstanceWithoutClientsNotForEver(t *testing.T) {
-	t.Parallel()
-	var made []*Instance
-	host := func(inst *Instance) (http.Handler, error) { made = append(made, inst); return working(inst) }
-	inBubble(t, Options{DetachedTimeout: time.Hour}, hosting(host), func(t *testing.T, h *harness) {
-		h.start()
-		h.get("/c/1")
-		h.after(59 * time.Minute)
-		h.get("/c/1")
-		h.after(59 * time.Minute)
-		require.True(t, h.live("/c", "1"), "a client starts the time anew")
-		h.after(time.Minute)
-		require.False(t, h.live("/c", "1"))
-		require.ErrorIs(t, context.Cause(made[0].Context()), errDetached)
-	})
-}
-
 func message(id string, deadline any) reply {
 	return beating(object{"messages": []any{object{"msgId": "m", "type": "wind_down", "ns": "/c", "id": id, "deadline": deadline}}})
 }
@@ -314,7 +297,7 @@ func TestADeadlineCountsBeforeItsTimerHasRun(t *testing.T) {
 		d := h.w.dir
 		d.mu.Lock()
 		for _, inst := range d.instances {
-			inst.windingDown, inst.deadline = true, d.clock().mono
+			inst.windDowns[operatorsDrain] = drain{on: true, hasDeadline: true, deadline: d.clock().mono}
 		}
 		d.mu.Unlock()
 		refused(t, h.get("/c/1"), wire.RefusalClosing)
@@ -330,8 +313,7 @@ func TestATimerOfARevokedDrainEndsNothing(t *testing.T) {
 		h.start()
 		h.get("/c/1")
 		h.w.dir.drainOver() // it had fired already when the drain was revoked
-		at := h.w.clock().mono + time.Minute
-		h.w.dir.startDrain(ownDrain, &at)
+		h.w.dir.setDrain(ownDrain, drainWithin(h.now().mono, time.Minute))
 		h.w.dir.drainOver() // or moved
 		synctest.Wait()
 		require.True(t, h.live("/c", "1"))

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/pinboard-go/pinboard/internal/resources"
-	"github.com/pinboard-go/pinboard/internal/wire"
 )
 
 var (
@@ -29,18 +28,18 @@ var (
 // http.Handler; pinboard must reach it at Options.AdvertiseURL. Its methods are
 // safe for concurrent use.
 type Worker struct {
-	opts  Options
-	clock clock
-	base  string // of the advertise URL's path, escaped
-	born  time.Duration
-	lease *lease
-	dir   *directory
-	reg   *registration
-
+	opts    Options
+	clock   clock
+	base    string // of the advertise URL's path, escaped
+	born    time.Duration
+	lease   *lease
+	dir     *directory
+	reg     *registration
+	metrics *metrics
 	process *resources.Process
 
 	mu      sync.RWMutex
-	hosts   map[string]Constructor
+	hosts   map[string]*host
 	started bool
 
 	// stopping holds a token while a Shutdown works; stopped is guarded by it.
@@ -51,12 +50,12 @@ type Worker struct {
 // New returns a worker that does nothing yet: see Host, ListenAndServe, Start.
 // Its error names every option that is missing or wrong.
 func New(opts Options) (*Worker, error) {
-	return build(opts, systemClock, rand.Float64)
+	return build(opts, os.LookupEnv, systemClock, rand.Float64)
 }
 
-func build(opts Options, now clock, jitter func() float64) (*Worker, error) {
-	opts = opts.withDefaults(os.Getenv)
-	if err := opts.validate(); err != nil {
+func build(opts Options, env environment, now clock, jitter func() float64) (*Worker, error) {
+	opts = opts.withDefaults(env)
+	if err := opts.validate(env); err != nil {
 		return nil, err
 	}
 	advertised, err := url.Parse(opts.AdvertiseURL)
@@ -65,47 +64,33 @@ func build(opts Options, now clock, jitter func() float64) (*Worker, error) {
 	}
 	w := &Worker{
 		opts: opts, clock: now, base: advertised.EscapedPath(), born: now().mono,
-		lease: newLease(now, &opts), hosts: map[string]Constructor{}, stopping: make(chan struct{}, 1),
+		lease: newLease(now, &opts), hosts: map[string]*host{}, stopping: make(chan struct{}, 1),
 		process: resources.NewProcess("/"),
 	}
 	w.dir = newDirectory(&w.opts, now, w.lease)
 	w.reg = newRegistration(&w.opts, now, jitter, w.lease, w.dir)
-	w.reg.namespaces = w.namespaces
+	w.reg.namespaces, w.reg.envs = w.namespaces, w.envs
 	w.dir.release = w.reg.release
+	w.metrics = newMetrics(w)
+	w.lease.metrics, w.dir.metrics, w.reg.metrics = w.metrics, w.metrics, w.metrics
 	w.opts.Token = "" // the registration keeps it, out of every printer's reach
+	// Last, so that a worker that is not made leaves nothing behind.
+	if err := w.metrics.register(opts.Registerer); err != nil {
+		return nil, err
+	}
+	if opts.local() {
+		warnLocal(opts.Logger)
+	}
 	return w, nil
 }
 
 // Format prints where the worker is, and none of its secrets, for every verb.
 func (w *Worker) Format(f fmt.State, _ rune) {
+	if w.opts.local() {
+		_, _ = fmt.Fprint(f, "worker in local mode")
+		return
+	}
 	_, _ = fmt.Fprintf(f, "worker at %s", w.opts.AdvertiseURL)
-}
-
-// Host serves a namespace, such as "/counters". It fails for a name that
-// protocol §1 does not allow, for one that is taken, and after Start.
-func (w *Worker) Host(namespace string, construct Constructor) error {
-	if err := wire.CheckNamespace(namespace); err != nil {
-		return fmt.Errorf("worker: host %q: %w", namespace, err)
-	}
-	if construct == nil {
-		return fmt.Errorf("worker: host %q: there is no constructor", namespace)
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.started {
-		return fmt.Errorf("worker: host %q: the worker has started", namespace)
-	}
-	if w.hosts[namespace] != nil {
-		return fmt.Errorf("worker: host %q: the namespace is taken", namespace)
-	}
-	w.hosts[namespace] = construct
-	return nil
-}
-
-func (w *Worker) constructor(namespace string) Constructor {
-	w.mu.RLock()
-	defer w.mu.RUnlock()
-	return w.hosts[namespace]
 }
 
 func (w *Worker) namespaces() []string {
@@ -116,7 +101,7 @@ func (w *Worker) namespaces() []string {
 
 // Start registers with pinboard, in the background and for as long as it takes.
 // Call it once the worker can be reached at its advertise URL, since pinboard
-// checks that. It fails if there is nothing to host, and with ErrClosed after
+// checks that. In local mode the worker serves from now on. It fails if there is nothing to host, and with ErrClosed after
 // Shutdown; a second Start does nothing.
 func (w *Worker) Start() error {
 	w.stopping <- struct{}{}
@@ -131,7 +116,11 @@ func (w *Worker) Start() error {
 	}
 	if !w.started {
 		w.started = true
-		w.reg.start()
+		if w.opts.local() {
+			w.reg.goLocal()
+		} else {
+			w.reg.start()
+		}
 	}
 	return nil
 }
@@ -139,12 +128,11 @@ func (w *Worker) Start() error {
 // Drain ends all instances in good order. New ids are refused from now on, and
 // pinboard is told at once; instances that nothing but streams holds are closed,
 // the others when their work is done, and those that are left after deadline are
-// aborted. Drain returns nil when no instance is left. When ctx ends first it
-// returns its error and the drain goes on; when Undrain is called meanwhile,
+// aborted (NoDeadline: never). Drain returns nil when no instance is left. When
+// ctx ends first it returns its error and the drain goes on; when Undrain is called meanwhile,
 // ErrDrainRevoked. Drained workers stay registered.
 func (w *Worker) Drain(ctx context.Context, deadline time.Duration) error {
-	at := w.clock().mono + max(deadline, 0)
-	w.dir.startDrain(ownDrain, &at)
+	w.dir.setDrain(ownDrain, drainWithin(w.clock().mono, deadline))
 	w.reg.setDraining(true)
 	w.opts.Logger.Info("draining: refusing new instances")
 	if err := w.dir.waitDrained(ctx); err != nil {
@@ -156,7 +144,7 @@ func (w *Worker) Drain(ctx context.Context, deadline time.Duration) error {
 // Undrain takes Drain back: the worker takes new ids again, unless an operator
 // drains it.
 func (w *Worker) Undrain() {
-	w.dir.endDrain(ownDrain)
+	w.dir.setDrain(ownDrain, drain{})
 	w.reg.setDraining(false)
 }
 
@@ -239,10 +227,12 @@ func (w *Worker) Shutdown(ctx context.Context) error {
 		w.dir.running.Wait()
 		w.reg.deregister(ctx)
 		w.stopped = true
+		w.metrics.unregister(w.opts.Registerer)
 	}
 	w.lease.end()
 	w.reg.client.close()
 	if err != nil {
+		w.metrics.shutdownFailed("directory")
 		return fmt.Errorf("worker: shut down with %d instances still closing: %w", w.dir.remaining(), err)
 	}
 	return nil

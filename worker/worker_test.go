@@ -16,78 +16,6 @@ import (
 	"github.com/pinboard-go/pinboard/internal/wire"
 )
 
-func none(string) string { return "" }
-
-// complete returns options with all that is required.
-func complete() Options {
-	return Options{PinboardURL: "http://pinboard:8080/", Token: "t", AdvertiseURL: "HTTP://Worker:80/base/"}
-}
-
-func TestOptionsDefaults(t *testing.T) {
-	t.Parallel()
-	o := complete().withDefaults(none)
-	require.NoError(t, o.validate())
-	require.Equal(t, "http://pinboard:8080", o.PinboardURL)
-	require.Equal(t, "http://worker/base", o.AdvertiseURL)
-	require.Equal(t, 3*time.Second, o.HeartbeatInterval)
-	require.Equal(t, 5*time.Second, o.LeaseBuffer)
-	require.Equal(t, 300*time.Second, o.IdleTimeout)
-	require.Equal(t, 24*time.Hour, o.DetachedTimeout)
-	require.Equal(t, 30*time.Second, o.DrainDeadline)
-	require.Equal(t, 10*time.Second, o.CloseTimeout)
-	require.Equal(t, time.Second, o.ActivationQueueTimeout)
-	require.Equal(t, 10_000, o.MaxInstances)
-	require.Equal(t, 32, o.MaxConcurrentActivations)
-	require.NotNil(t, o.Logger)
-}
-
-func TestOptionsFromTheEnvironmentFillOnlyWhatIsEmpty(t *testing.T) {
-	t.Parallel()
-	env := func(name string) string {
-		return map[string]string{"PINBOARD_URL": "http://e:1", "PINBOARD_TOKEN": "e", "ADVERTISE_URL": "http://e:2"}[name]
-	}
-	o := Options{}.withDefaults(env)
-	require.NoError(t, o.validate())
-	require.Equal(t, []string{"http://e:1", "e", "http://e:2"}, []string{o.PinboardURL, string(o.Token), o.AdvertiseURL})
-	o = complete().withDefaults(env)
-	require.Equal(t, []string{"http://pinboard:8080/", "t", "HTTP://Worker:80/base/"}, []string{o.PinboardURL, string(o.Token), o.AdvertiseURL})
-}
-
-func TestOptionsThatAreRefused(t *testing.T) {
-	t.Parallel()
-	for name, tc := range map[string]struct {
-		change func(o *Options)
-		want   []string
-	}{
-		"all empty":         {func(o *Options) { *o = Options{} }, []string{"PinboardURL (PINBOARD_URL)", "Token (PINBOARD_TOKEN)", "AdvertiseURL (ADVERTISE_URL)"}},
-		"not a URL":         {func(o *Options) { o.PinboardURL = "pinboard:8080" }, []string{"PinboardURL (PINBOARD_URL)"}},
-		"password in a URL": {func(o *Options) { o.PinboardURL = "http://me:hunter2@pinboard" }, []string{"PinboardURL (PINBOARD_URL)"}},
-		"query":             {func(o *Options) { o.AdvertiseURL = "http://worker?hunter2" }, []string{"AdvertiseURL (ADVERTISE_URL)"}},
-		"token with a line": {func(o *Options) { o.Token = "hunter2\r\nX: y" }, []string{"Token (PINBOARD_TOKEN)"}},
-		"token not ASCII":   {func(o *Options) { o.Token = "hunter2é" }, []string{"Token (PINBOARD_TOKEN)"}},
-		"negative times": {func(o *Options) {
-			o.HeartbeatInterval, o.LeaseBuffer, o.IdleTimeout, o.DetachedTimeout = -1, -1, -1, -1
-			o.DrainDeadline, o.CloseTimeout, o.ActivationQueueTimeout = -1, -1, -1
-		}, []string{"HeartbeatInterval", "LeaseBuffer", "IdleTimeout", "DetachedTimeout", "DrainDeadline", "CloseTimeout", "ActivationQueueTimeout"}},
-		"negative counts": {func(o *Options) { o.MaxInstances, o.MaxConcurrentActivations = -1, -1 }, []string{"MaxInstances", "MaxConcurrentActivations"}},
-		"too many":        {func(o *Options) { o.MaxInstances = 100_001 }, []string{"MaxInstances"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			o := complete()
-			tc.change(&o)
-			o = o.withDefaults(none)
-			err := o.validate()
-			require.Error(t, err)
-			for _, field := range tc.want {
-				require.ErrorContains(t, err, "worker: Options."+field)
-			}
-			require.Equal(t, len(tc.want), strings.Count(err.Error(), "worker: Options."), "nothing else is wrong: %v", err)
-			require.NotContains(t, err.Error(), "hunter2")
-		})
-	}
-}
-
 func TestNothingPrintsASecret(t *testing.T) {
 	t.Parallel()
 	o := complete()
@@ -118,20 +46,6 @@ func TestTheDefaultTransportUsesNoProxy(t *testing.T) {
 	require.NoError(t, err)
 	require.Nil(t, w.reg.client.owned.Proxy)
 	require.Same(t, w.reg.client.owned, w.reg.client.http.Transport)
-}
-
-func TestHost(t *testing.T) {
-	t.Parallel()
-	inBubble(t, Options{}, hosting(echo), func(t *testing.T, h *harness) {
-		for _, bad := range []string{"", "/", "c", "/a/b", "/_x", "/registry", "/a b"} {
-			require.Error(t, h.w.Host(bad, echo), bad)
-		}
-		require.ErrorContains(t, h.w.Host("/c", echo), "taken")
-		require.ErrorContains(t, h.w.Host("/d", nil), "constructor")
-		require.NoError(t, h.w.Host("/d", echo))
-		h.start()
-		require.ErrorContains(t, h.w.Host("/e", echo), "started")
-	})
 }
 
 func TestStartAndShutdownInAnyOrder(t *testing.T) {

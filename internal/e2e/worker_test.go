@@ -32,6 +32,7 @@ type plan struct {
 	buffer    string // seconds
 	drain     string // seconds that a SIGTERM gives to drain; plain shutdown if ""
 	forgetful string // namespace whose instances end at once, while their rows stay
+	gate      string // file that a Go worker's /linger and its ids "slow…" wait for, while it is not there
 }
 
 // startWorkers starts one worker per plan, and returns them once all of them
@@ -75,6 +76,7 @@ func (f *fleet) launch(t *testing.T, p plan) *worker {
 		"APP_BUFFER=" + p.buffer,
 		"APP_DRAIN=" + p.drain,
 		"APP_FORGETFUL=" + p.forgetful,
+		"APP_GATE=" + p.gate,
 	}
 	w := &worker{fleet: f, kind: p.kind}
 	name := p.kind + "-" + strconv.Itoa(len(f.workers))

@@ -1,7 +1,8 @@
 // Command goworker is the application of the end-to-end tests on package
 // worker. It has the environment, the routes and the output of app.py beside it,
 // but for what the Python client alone can do: calls to other instances, and
-// instances that end while their placement is kept.
+// instances that end while their placement is kept. APP_GATE and what waits for
+// it is this program's own.
 package main
 
 import (

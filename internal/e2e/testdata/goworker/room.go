@@ -9,7 +9,9 @@ import (
 	"net/http"
 	"os"
 	"slices"
+	"strings"
 	"sync"
+	"time"
 
 	"github.com/coder/websocket"
 
@@ -30,6 +32,9 @@ type room struct {
 func newRoom(inst *worker.Instance) (http.Handler, error) {
 	r := &room{Instance: inst, turns: make(chan struct{}, 100)}
 	tell("open", map[string]any{"id": inst.ID()})
+	if strings.HasPrefix(inst.ID(), "slow") {
+		awaitGate()
+	}
 	inst.OnClose(func(context.Context) error {
 		tell("close", map[string]any{"id": inst.ID()})
 		return nil
@@ -37,6 +42,7 @@ func newRoom(inst *worker.Instance) (http.Handler, error) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /state", r.getState)
 	mux.HandleFunc("POST /add", r.add)
+	mux.HandleFunc("POST /linger", r.linger)
 	mux.HandleFunc("PUT /blob", r.putBlob)
 	mux.HandleFunc("GET /blob", r.getBlob)
 	mux.HandleFunc("GET /events", r.events)
@@ -70,6 +76,31 @@ func (r *room) add(w http.ResponseWriter, _ *http.Request) {
 	r.count++
 	tell("add", map[string]any{"id": r.ID(), "count": r.count})
 	r.state(w)
+}
+
+// linger is an add that answers when the gate is there, and heeds nothing else.
+// With ?begun it has begun to answer before.
+func (r *room) linger(w http.ResponseWriter, req *http.Request) {
+	if req.URL.Query().Has("begun") {
+		w.WriteHeader(http.StatusOK)
+	}
+	tell("linger", map[string]any{"id": r.ID()})
+	awaitGate()
+	tell("answer", map[string]any{"id": r.ID()})
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.state(w)
+}
+
+// awaitGate waits until the file is there that the environment names.
+func awaitGate() {
+	gate := os.Getenv("APP_GATE")
+	for gate != "" {
+		if _, err := os.Stat(gate); err == nil {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
 }
 
 func (r *room) putBlob(w http.ResponseWriter, req *http.Request) {
