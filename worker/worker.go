@@ -12,6 +12,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/pinboard-go/pinboard/internal/resources"
 )
 
 var (
@@ -34,6 +36,7 @@ type Worker struct {
 	dir     *directory
 	reg     *registration
 	metrics *metrics
+	process *resources.Process
 
 	mu      sync.RWMutex
 	hosts   map[string]*host
@@ -62,6 +65,7 @@ func build(opts Options, env environment, now clock, jitter func() float64) (*Wo
 	w := &Worker{
 		opts: opts, clock: now, base: advertised.EscapedPath(), born: now().mono,
 		lease: newLease(now, &opts), hosts: map[string]*host{}, stopping: make(chan struct{}, 1),
+		process: resources.NewProcess("/"),
 	}
 	w.dir = newDirectory(&w.opts, now, w.lease)
 	w.reg = newRegistration(&w.opts, now, jitter, w.lease, w.dir)
