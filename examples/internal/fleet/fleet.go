@@ -193,7 +193,10 @@ func (f *Fleet) RestartOnEnter(ctx context.Context, in io.Reader, out io.Writer)
 		name := f.busiest()
 		fmt.Fprintf(out, "%s restarts: what it holds is placed elsewhere\n", name)
 		f.StopWorker(name)
-		if err := f.startWorker(ctx, name); err != nil {
+		switch err := f.startWorker(ctx, name); {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil:
 			return fmt.Errorf("restart %s: %w", name, err)
 		}
 	}
