@@ -35,7 +35,7 @@ type tab struct {
 // its tabs.
 func newBrowser(t *testing.T) context.Context {
 	t.Helper()
-	flags := chromedp.DefaultExecAllocatorOptions[:]
+	flags := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.WSURLReadTimeout(patience))
 	if os.Geteuid() == 0 {
 		flags = append(flags, chromedp.NoSandbox) // Chromium's sandbox refuses to work for root
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"strings"
@@ -29,6 +30,7 @@ type house struct {
 	t     *testing.T
 	end   context.CancelFunc // ends the instance
 	conns chan net.Conn
+	last  net.Conn // the client's end of the newest connection
 }
 
 // inHouse runs a test on a room in a bubble, and ends everything after it.
@@ -60,6 +62,7 @@ func (h *house) Addr() net.Addr { return &net.UnixAddr{Name: "house"} }
 func (h *house) dial(context.Context, string, string) (net.Conn, error) {
 	near, far := net.Pipe()
 	h.conns <- far
+	h.last = near
 	return near, nil
 }
 
@@ -106,13 +109,15 @@ func (g guest) say(text string) {
 // farewell reads until the room closes the connection, and returns how.
 func (g guest) farewell() websocket.CloseError {
 	g.t.Helper()
-	for {
+	for range 10 {
 		if _, _, err := g.Read(g.t.Context()); err != nil {
 			var closed websocket.CloseError
 			require.ErrorAs(g.t, err, &closed)
 			return closed
 		}
 	}
+	require.FailNow(g.t, "the room goes on sending")
+	return websocket.CloseError{}
 }
 
 func TestEveryMemberSeesEveryMessageInOneOrder(t *testing.T) {
@@ -170,14 +175,34 @@ func TestANewMemberGetsTheLastMessages(t *testing.T) {
 func TestASlowReaderIsDroppedAndTheOthersGoOn(t *testing.T) {
 	t.Parallel()
 	inHouse(t, func(t *testing.T, h *house) {
-		ada := h.enter()
+		begun := time.Now()
 		h.enter() // reads nothing, ever
-		// One writes to the slow one already; the queue holds the rest.
-		for i := range 2 * queue {
-			ada.say(fmt.Sprint(i))
-			require.Equal(t, fmt.Sprint(i), ada.message().Text)
+		const many = queue/sayBurst + 2
+		guests := make([]guest, many)
+		seen := make([]int, many)
+		for i := range guests {
+			guests[i] = h.enter()
+			go func() {
+				for {
+					if _, text, err := guests[i].Read(t.Context()); err != nil {
+						return
+					} else if strings.Contains(string(text), `"message"`) {
+						seen[i]++
+					}
+				}
+			}()
 		}
-		require.Equal(t, 1, h.enter().welcome().Members-1, "the slow one has gone")
+		for range sayBurst {
+			for _, g := range guests {
+				g.say("hello")
+				synctest.Wait() // whoever reads has read it
+			}
+		}
+		require.Equal(t, many, h.enter().welcome().Members-1, "the slow one has gone")
+		for i := range seen {
+			require.Equal(t, many*sayBurst, seen[i], "the others got everything")
+		}
+		require.Zero(t, time.Since(begun), "nobody has waited for it")
 	})
 }
 
@@ -281,9 +306,9 @@ func TestAnIdleMemberStaysAndIsToldThatTheRoomLives(t *testing.T) {
 func TestAMemberWhoAnswersNoPingIsDropped(t *testing.T) {
 	t.Parallel()
 	inHouse(t, func(t *testing.T, h *house) {
-		gone := h.enter()
-		gone.welcome()
-		gone.presence() // and reads no more
+		h.enter()
+		mute := h.last // whose system takes what comes, while nobody is at home
+		go func() { _, _ = io.Copy(io.Discard, mute) }()
 		time.Sleep(keepAlive + sendTimeout + time.Second)
 		require.Equal(t, 1, h.enter().welcome().Members)
 	})
