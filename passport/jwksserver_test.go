@@ -149,6 +149,7 @@ func TestTheServerSeesAPlainRequest(t *testing.T) {
 	require.Equal(t, http.MethodGet, seen.Method)
 	require.Equal(t, "/keys?tenant=a", seen.RequestURI)
 	require.Equal(t, "pinboard", seen.Header.Get("User-Agent"))
+	require.True(t, seen.Close, "no connection is held for minutes")
 	require.NotContains(t, seen.Header, "Authorization")
 	require.NotContains(t, seen.Header, "Cookie")
 }

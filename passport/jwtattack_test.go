@@ -41,7 +41,8 @@ func TestForgedAndUnfitTokensAreRefused(t *testing.T) {
 	enc, op := newSigner("ES256", "enc"), newSigner("ES256", "op")
 	pinned := newSigner("RS256", "pinned")
 	evil := newIDP(t, newSigner("ES256", "evil").jwk())
-	id := newIDP(t, ec.jwk(), rs.jwk(), ed.jwk(), strings.Replace(enc.jwk(), `"sig"`, `"enc"`, 1), op.jwk(`"key_ops":["sign"]`), pinned.jwk(`"alg":"RS256"`))
+	id := newIDP(t, ec.jwk(), rs.jwk(), ed.jwk(), strings.Replace(enc.jwk(), `"sig"`, `"enc"`, 1), op.jwk(`"key_ops":["sign"]`), pinned.jwk(`"alg":"RS256"`),
+		newSigner("ES384", "p384").jwk())
 	p := parseJWT(t, jwtDocument(id.URL, `{"algorithms": ["RS256", "PS256", "ES256", "EdDSA"]}`))
 	seen, logs := observer.New(zapcore.DebugLevel)
 	p.LogTo(zap.New(seen))
@@ -138,7 +139,8 @@ func keyAttacks(ec, rs, ed, enc, op, pinned signer) []attack {
 		{"the RSA key under an EC algorithm", signer{"ES256", "rs", ec.key}.token(), refusedKey},
 		{"the EC key under RS256", signer{"RS256", "ec", rs.key}.token(), refusedKey},
 		{"the EC key under EdDSA", signer{"EdDSA", "ec", ed.key}.token(), refusedKey},
-		{"another curve's key", signer{"ES256", "ed", ec.key}.token(), refusedKey},
+		{"the EdDSA key under an EC algorithm", signer{"ES256", "ed", ec.key}.token(), refusedKey},
+		{"another curve's key", signer{"ES256", "p384", ec.key}.token(), refusedKey},
 		{"a key for encryption", enc.token(), refusedKey},
 		{"a key that may not verify", op.token(), refusedKey},
 		{"PS256 with a key for RS256", signer{"PS256", "pinned", pinned.key}.token(), refusedKey},

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"os"
 	"strings"
 	"testing"
 
@@ -102,6 +103,23 @@ func TestEveryFieldOfAJWTProviderIsTaken(t *testing.T) {
 	} {
 		p, err := passport.Parse([]byte(jwtWith(change)), environment)
 		require.NoError(t, err, change)
+		require.NoError(t, p.Close())
+	}
+}
+
+func TestDocumentsOfTheDocumentationAreGood(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../docs/passport.md")
+	require.NoError(t, err)
+	blocks := strings.Split(string(text), "```json\n")[1:]
+	require.Len(t, blocks, 2)
+	for _, block := range blocks {
+		block, _, _ = strings.Cut(block, "```")
+		if !strings.Contains(block, `"providers": [`+"\n") {
+			block = `{"providers": [` + block + `]}`
+		}
+		p, err := passport.Parse([]byte(block), environment)
+		require.NoError(t, err)
 		require.NoError(t, p.Close())
 	}
 }

@@ -1,6 +1,7 @@
 package passport
 
 import (
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -189,13 +190,7 @@ func TestAFailedCredentialIsNamedByItsProviderAlone(t *testing.T) {
 	said := logs.All()
 	require.Len(t, said, 5)
 	for _, entry := range said {
-		text := entry.Message
-		for _, field := range entry.Context {
-			text += field.Key + field.String
-			if err, ok := field.Interface.(error); ok {
-				text += err.Error()
-			}
-		}
+		text := fmt.Sprint(entry.Message, entry.ContextMap())
 		require.NotContains(t, text, "planted")
 		require.NotContains(t, text, token[:10])
 		require.Contains(t, text, "users")
