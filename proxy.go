@@ -83,7 +83,10 @@ func (x *proxy) admit(r *http.Request, t target) (call, error) {
 	// Also on a cluster call: a static token never reaches a worker.
 	who, err := x.p.opts.Passport.Identify(r.Context(), seen)
 	if err != nil {
-		return call{}, err
+		if r.Context().Err() != nil {
+			return call{}, gone(r)
+		}
+		return call{}, x.p.notIdentified(err)
 	}
 	c := call{ask: ask{instance: inst}, who: who}
 	if isClusterCall(r.Header) {

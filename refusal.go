@@ -40,6 +40,13 @@ func notNow(message string, retryAfter time.Duration) *refusal {
 
 var errStoreAway = notNow("the store does not answer", time.Second)
 
+// notIdentified answers a caller of whom the passport could not find out who it
+// is: with a good credential too that may be so for a while.
+func (p *Pinboard) notIdentified(err error) error {
+	p.log.Warn("caller not identified", zap.Error(err))
+	return notNow("the credential could not be checked", time.Second)
+}
+
 // asRefusal maps any error to the answer for it. What is not a refusal is the
 // store's failing, or a fault of ours: the caller learns only to try again.
 func asRefusal(err error) *refusal {

@@ -117,8 +117,7 @@ func (g *registry) admit(w http.ResponseWriter, r *http.Request, t target) (endp
 	who, err := g.opts.Passport.Identify(ctx, r)
 	switch {
 	case err != nil:
-		g.log.Warn("caller not identified", zap.Error(err))
-		return e, nil, notNow("the credential could not be checked", time.Second)
+		return e, nil, g.notIdentified(err)
 	case who == nil:
 		return e, nil, &refusal{status: http.StatusUnauthorized, message: "a known bearer token is required", challenge: true}
 	case !who.HasScope(e.scope):
