@@ -46,12 +46,12 @@ func (c *counting) Resolve(ctx context.Context, r store.Request) (store.Result, 
 
 // inHoldBubble runs f on a node that holds requests for 5 s, if change does not
 // say otherwise, and whose quarantine is over.
-func inHoldBubble(t *testing.T, change func(*Options), f func(b *holdBubble)) {
+func inHoldBubble(t *testing.T, change func(*Options), f func(t *testing.T, b *holdBubble)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		b := newHoldBubble(t, change)
 		b.settle()
-		f(b)
+		f(t, b)
 	})
 }
 
@@ -284,3 +284,14 @@ func failing(status int, detail string) http.HandlerFunc {
 		_, _ = io.WriteString(rw, `{"detail":"`+detail+`"}`)
 	}
 }
+
+// recorded is a ResponseWriter that keeps what is written.
+type recorded struct {
+	header http.Header
+	status int
+	body   strings.Builder
+}
+
+func (r *recorded) Header() http.Header         { return r.header }
+func (r *recorded) WriteHeader(status int)      { r.status = status }
+func (r *recorded) Write(p []byte) (int, error) { return r.body.Write(p) }

@@ -134,7 +134,7 @@ func TestARequestWaitsWhileItsIdMovesAndThenGoesToTheNewOwner(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			for method, body := range map[string]string{"GET": "", "POST": "body"} {
-				inHoldBubble(t, nil, func(b *holdBubble) {
+				inHoldBubble(t, nil, func(t *testing.T, b *holdBubble) {
 					free := s.begin(b)
 					r := b.send(method, "/counters/alice/x", body)
 					time.Sleep(wait)
@@ -160,7 +160,7 @@ func TestWithoutPlacementHoldNothingWaits(t *testing.T) {
 	for name, s := range situations() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			inHoldBubble(t, withHold(0), func(b *holdBubble) {
+			inHoldBubble(t, withHold(0), func(t *testing.T, b *holdBubble) {
 				s.begin(b)
 				r := b.get("alice")
 				<-r.done
@@ -177,7 +177,7 @@ func TestTheWaitEndsWithTheAnswerOfOneMoreTry(t *testing.T) {
 	for name, s := range situations() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			inHoldBubble(t, nil, func(b *holdBubble) {
+			inHoldBubble(t, nil, func(t *testing.T, b *holdBubble) {
 				s.begin(b)
 				r := b.get("alice").requireStatus(t, http.StatusServiceUnavailable)
 				require.GreaterOrEqual(t, r.after, b.pb.opts.PlacementHold)
@@ -239,7 +239,7 @@ func TestAnIdThatIsClaimedDuringAQuarantineIsFoundAtOnce(t *testing.T) {
 
 func TestAReleaseThatThisNodeHearsOfIsActedOnAtOnce(t *testing.T) {
 	t.Parallel()
-	inHoldBubble(t, nil, func(b *holdBubble) {
+	inHoldBubble(t, nil, func(t *testing.T, b *holdBubble) {
 		old := b.worker("old", refusing(wire.RefusalClosing))
 		old.place("alice")
 		b.worker("next", nil)
@@ -256,7 +256,7 @@ func TestAReleaseThatThisNodeHearsOfIsActedOnAtOnce(t *testing.T) {
 func TestAHeldIdStaysWithAnOwnerThatLives(t *testing.T) {
 	t.Parallel()
 	for limit, status := range map[time.Duration]int{10 * time.Second: 503, 20 * time.Second: 200} {
-		inHoldBubble(t, withHold(limit), func(b *holdBubble) {
+		inHoldBubble(t, withHold(limit), func(t *testing.T, b *holdBubble) {
 			old := b.worker("old", nil)
 			epoch := old.place("alice")
 			old.stop()
@@ -321,7 +321,7 @@ func TestWhatIsNoMoveIsAnsweredAtOnce(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			inHoldBubble(t, nil, func(b *holdBubble) {
+			inHoldBubble(t, nil, func(t *testing.T, b *holdBubble) {
 				c.begin(b)
 				r := b.send(c.method, "/counters/"+c.id, "")
 				<-r.done
@@ -339,7 +339,7 @@ func TestWhatIsNoMoveIsAnsweredAtOnce(t *testing.T) {
 
 func TestAPolicyRefusalIsAnsweredAtOnce(t *testing.T) {
 	t.Parallel()
-	inHoldBubble(t, func(o *Options) { o.Passport = anyone{refuse: errPlanted} }, func(b *holdBubble) {
+	inHoldBubble(t, func(o *Options) { o.Passport = anyone{refuse: errPlanted} }, func(t *testing.T, b *holdBubble) {
 		b.worker("old", nil, draining)
 		r := b.get("alice")
 		<-r.done
@@ -350,7 +350,7 @@ func TestAPolicyRefusalIsAnsweredAtOnce(t *testing.T) {
 
 func TestAWaitEndsWhenTheLastWorkerHasGone(t *testing.T) {
 	t.Parallel()
-	inHoldBubble(t, nil, func(b *holdBubble) {
+	inHoldBubble(t, nil, func(t *testing.T, b *holdBubble) {
 		w := b.worker("old", nil, draining)
 		r := b.get("alice")
 		time.Sleep(time.Second)
