@@ -42,6 +42,7 @@ const passportDocument = `{
 // fleet is a deployment of its own: a store, pinboard nodes and workers.
 type fleet struct {
 	store    string
+	hold     time.Duration // of the nodes that are started from now on
 	redisURL string
 	redis    *redistest.Server // nil on memory
 
@@ -105,6 +106,7 @@ func (f *fleet) startNode(t *testing.T) *node {
 		"REDIS_URL=" + f.redisURL,
 		"PORT=0",
 		"PINBOARD_LEASE_TTL_MS=" + strconv.FormatInt(lease.Milliseconds(), 10),
+		"PINBOARD_PLACEMENT_HOLD_MS=" + strconv.FormatInt(f.hold.Milliseconds(), 10),
 	}, pinboardBinary)}
 	addr := n.await(t, "listening", func(r record) bool { return r.Msg == "listening" }).Addr
 	n.url = "http://127.0.0.1" + addr[strings.LastIndexByte(addr, ':'):]
