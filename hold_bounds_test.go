@@ -229,8 +229,12 @@ func TestABodyWaitsOnlyIfItCanBeSentAgain(t *testing.T) {
 		body    string
 		waits   bool
 	}{
-		"a body that is kept":                     {refusing(wire.RefusalClosing), long[:1000], true},
-		"a longer one, partly sent":               {refusing(wire.RefusalClosing), long, false},
+		"a body that is kept":       {refusing(wire.RefusalClosing), long[:1000], true},
+		"a longer one, partly sent": {refusing(wire.RefusalClosing), long, false},
+		"a longer one, partly sent too early": {func(rw http.ResponseWriter, r *http.Request) {
+			_, _ = io.Copy(io.Discard, r.Body)
+			failing(http.StatusForbidden, wire.DetailInvalidAttestation)(rw, r)
+		}, long, false},
 		"a longer one, of which nothing was sent": {nil, long, true},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -3,6 +3,7 @@ package e2e_test
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -38,9 +39,11 @@ func TestARollingRestartOfTheWorkersIsUnnoticed(t *testing.T) {
 			t.Run(store+", "+order, func(t *testing.T) {
 				t.Parallel()
 				f := emptyFleet(t, store)
-				f.hold = 10 * time.Second
+				// Clients of many addresses, so that their ids are everywhere.
+				f.settings = []string{"PINBOARD_PLACEMENT_HOLD_MS=10000", "PINBOARD_TRUSTED_PROXIES=127.0.0.1"}
 				f.startNode(t)
-				p := plan{kind: golang, drain: "5"}
+				// Longer than a worker has a request wait for it.
+				p := plan{kind: golang, drain: "5", closing: "1.5"}
 				old := f.startWorkers(t, p, p, p)
 				l := f.startLoad(t)
 				for _, w := range old {
@@ -116,7 +119,8 @@ func (l *load) end(t *testing.T) {
 	l.stop()
 	t.Logf("%d calls, %d streams opened again, %d lives", l.calls.Load(), l.reopens.Load(), len(l.lives))
 	require.Empty(t, l.faults)
-	require.Positive(t, l.reopens.Load())
+	require.GreaterOrEqual(t, len(l.lives), 2*ids, "every id has moved")
+	require.GreaterOrEqual(t, l.reopens.Load(), int64(2*streams), "and so has every stream's")
 	epochs := map[string]map[int64]bool{}
 	for of, states := range l.lives {
 		seen := map[int]bool{}
@@ -135,6 +139,14 @@ func (l *load) end(t *testing.T) {
 		epochs[of.id][states[0].Epoch] = true
 	}
 }
+
+// address is where the clients of an id say that they are.
+func address(id string) string {
+	sum := sha256.Sum256([]byte(id))
+	return fmt.Sprintf("192.0.2.%d", sum[0])
+}
+
+func from(id string) callOption { return header("X-Forwarded-For", address(id)) }
 
 func (l *load) fault(ctx context.Context, format string, args ...any) {
 	if ctx.Err() != nil {
@@ -164,7 +176,7 @@ func (l *load) call(ctx context.Context, id string, number int) {
 
 func (l *load) callOnce(ctx context.Context, id string, turn int) {
 	if turn%2 == 0 {
-		a, err := l.client.try(ctx, http.MethodGet, room(l.f.url(), id, "state"))
+		a, err := l.client.try(ctx, http.MethodGet, room(l.f.url(), id, "state"), from(id))
 		if err != nil || a.status != http.StatusOK {
 			l.fault(context.Background(), "GET %s: %d %s %v", id, a.status, a.body, err)
 		}
@@ -172,7 +184,7 @@ func (l *load) callOnce(ctx context.Context, id string, turn int) {
 		return
 	}
 	body := bytes.Repeat([]byte("b"), turn%1000)
-	a, err := l.client.try(ctx, http.MethodPost, room(l.f.url(), id, "add"), content(body))
+	a, err := l.client.try(ctx, http.MethodPost, room(l.f.url(), id, "add"), content(body), from(id))
 	var s state
 	if err == nil && a.status == http.StatusOK {
 		err = json.Unmarshal(a.body, &s)
@@ -190,7 +202,7 @@ func (l *load) callOnce(ctx context.Context, id string, turn int) {
 // listen keeps an event stream open.
 func (l *load) listen(ctx context.Context, id string) {
 	for ; ctx.Err() == nil; l.reopens.Add(1) {
-		a, err := l.client.try(ctx, http.MethodGet, room(l.f.url(), id, "events")) // returns when it ends
+		a, err := l.client.try(ctx, http.MethodGet, room(l.f.url(), id, "events"), from(id)) // returns when it ends
 		switch {
 		case err != nil:
 			l.fault(ctx, "events of %s: %v", id, err)
@@ -205,7 +217,9 @@ func (l *load) listen(ctx context.Context, id string) {
 // talk keeps a WebSocket open, and echoes one message on each.
 func (l *load) talk(ctx context.Context, id string) {
 	for ; ctx.Err() == nil; l.reopens.Add(1) {
-		conn, res, err := websocket.Dial(ctx, room(l.f.url(), id, "socket"), &websocket.DialOptions{HTTPClient: &l.client.Client})
+		conn, res, err := websocket.Dial(ctx, room(l.f.url(), id, "socket"), &websocket.DialOptions{
+			HTTPClient: &l.client.Client, HTTPHeader: http.Header{"X-Forwarded-For": {address(id)}},
+		})
 		if err != nil {
 			text := ""
 			if res != nil && res.Body != nil {

@@ -1,7 +1,8 @@
 // Command goworker is the application of the end-to-end tests on package
 // worker. It has the environment, the routes and the output of app.py beside it,
 // but for what the Python client alone can do: calls to other instances, and
-// instances that end while their placement is kept.
+// instances that end while their placement is kept. APP_CLOSING is for it alone:
+// how many seconds an instance takes to close.
 package main
 
 import (

@@ -10,6 +10,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/coder/websocket"
 
@@ -30,9 +31,17 @@ type room struct {
 func newRoom(inst *worker.Instance) (http.Handler, error) {
 	r := &room{Instance: inst, turns: make(chan struct{}, 100)}
 	tell("open", map[string]any{"id": inst.ID()})
-	inst.OnClose(func(context.Context) error {
+	inst.OnClose(func(ctx context.Context) error {
 		tell("close", map[string]any{"id": inst.ID()})
-		return nil
+		if os.Getenv("APP_CLOSING") == "" {
+			return nil
+		}
+		select { // as if it saved its state
+		case <-time.After(seconds("APP_CLOSING")):
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	})
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /state", r.getState)
