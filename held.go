@@ -19,9 +19,12 @@ var (
 // hold has the request wait until the id may be served. It reports whether to
 // try again, and where if that is known already; if not, out is the answer.
 func (e *exchange) hold(out *outcome) (next route, again bool) {
+	if e.x.p.holds.limit == 0 || e.body != nil && !e.body.Suspend() {
+		return route{}, false // off, or it can't be sent again
+	}
 	if e.held == nil {
 		if e.held = e.x.p.holds.join(e.call.ask); e.held == nil {
-			return route{}, false // off, or too many wait already
+			return route{}, false // too many wait already
 		}
 	}
 	select {
@@ -29,10 +32,7 @@ func (e *exchange) hold(out *outcome) (next route, again bool) {
 		return route{}, false // this was the last try
 	default:
 	}
-	ctx, stop, ok := e.patience()
-	if !ok {
-		return route{}, false
-	}
+	ctx, stop := e.patience()
 	defer stop()
 	idle := time.Duration(0)
 	if out.err != nil {
@@ -59,17 +59,10 @@ func (e *exchange) hold(out *outcome) (next route, again bool) {
 }
 
 // patience returns the context of a wait: it ends with the client, which shows
-// only once its body has been read, so far as that can be sent again. Not ok if
-// the body can't be sent again.
-func (e *exchange) patience() (ctx context.Context, stop func(), ok bool) {
-	if e.body == nil {
-		return e.r.Context(), func() {}, true
-	}
-	if !e.body.Suspend() {
-		return nil, nil, false
-	}
+// only once its body has been read, so far as that can be sent again.
+func (e *exchange) patience() (ctx context.Context, stop func()) {
 	ctx, cancel := context.WithCancel(e.r.Context())
-	if !e.expects { // else the client would be asked for it in vain
+	if e.body != nil && !e.expects { // else the client would be asked for it in vain
 		e.sending = true
 		e.body.ReadAhead(func(err error) {
 			if err != io.EOF {
@@ -77,7 +70,7 @@ func (e *exchange) patience() (ctx context.Context, stop func(), ok bool) {
 			}
 		})
 	}
-	return ctx, cancel, true
+	return ctx, cancel
 }
 
 // settle ends the hold of a request that is about to be answered.

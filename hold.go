@@ -90,9 +90,6 @@ func (h *holds) stop() {
 
 // join returns a place for a request, which must leave it; nil if there is none.
 func (h *holds) join(a ask) *held {
-	if h.limit == 0 {
-		return nil
-	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	select {
