@@ -33,14 +33,18 @@ type holdBubble struct {
 	dialling func(ctx context.Context) error
 }
 
-// counting is a store that counts look-ups.
+// counting is a store that counts look-ups, and may be in quarantine again.
 type counting struct {
 	store.Store
 	resolves atomic.Int64
+	wiped    atomic.Bool
 }
 
 func (c *counting) Resolve(ctx context.Context, r store.Request) (store.Result, error) {
 	c.resolves.Add(1)
+	if c.wiped.Load() {
+		return store.Result{Outcome: store.Quarantined, Left: 15 * time.Second}, nil
+	}
 	return c.Store.Resolve(ctx, r)
 }
 
