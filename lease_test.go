@@ -105,10 +105,10 @@ func TestTheEndOfASessionCutsItsFlowsAndNoOthers(t *testing.T) {
 		s := n.pb.leases.byID[w.session]
 		n.pb.leases.end(w.session)
 		require.Zero(t, n.pb.leases.left(s))
-		time.Sleep(endGrace - 1)
+		time.Sleep(endGrace - time.Nanosecond)
 		synctest.Wait()
 		require.NoError(t, one.Err(), "its answer may be on its way")
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		synctest.Wait()
 		require.Equal(t, errOwnerEnded, context.Cause(one))
 		require.Equal(t, errOwnerEnded, context.Cause(two))
