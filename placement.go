@@ -45,8 +45,8 @@ type ask struct {
 	// prefer names a session that a first placement prefers: a cluster
 	// caller's own.
 	prefer string
-	// key returns the affinity key of the request; it is called at most once,
-	// and only for a first placement.
+	// key returns the affinity key of the request; it is called at most once a
+	// look-up, and only for a first placement.
 	key func() (string, bool)
 	// refused is the placement that its worker would not serve.
 	refused *store.Refused
@@ -134,13 +134,13 @@ func (p *placer) query(ctx context.Context, a ask) (route, error) {
 	if errors.Is(err, store.ErrNoSession) {
 		// The bucket's record outlived the session's by a moment: the owner
 		// has just gone, and the next look-up will find that out.
-		return route{}, notNow("the owner has just gone", time.Second)
+		return route{}, moving("the owner has just gone", time.Second)
 	}
 	return rt, err
 }
 
 // errNoCandidate: workers, but all draining, degraded or not yet active.
-var errNoCandidate = notNow("no worker takes placements now", retryNoCandidate)
+var errNoCandidate = moving("no worker takes placements now", retryNoCandidate)
 
 // refusalFor returns what to tell the client, or nil when there is an owner to
 // ask.
@@ -149,7 +149,9 @@ func refusalFor(res store.Result) error {
 	case res.Outcome == store.UnknownNamespace:
 		return refuse(http.StatusNotFound, "unknown namespace")
 	case res.Outcome == store.Quarantined:
-		return notNow("placement waits for owners from before the store lost its memory", res.Left)
+		ref := moving("placement waits for owners from before the store lost its memory", res.Left)
+		ref.idle = res.Left
+		return ref
 	case res.Outcome == store.NoCandidate:
 		return errNoCandidate
 	case res.Stopped:
@@ -161,7 +163,7 @@ func refusalFor(res store.Result) error {
 // ownerDown answers for an owner that can't be reached inside its lease. The
 // wait is capped: a worker that shuts down plainly frees its ids sooner.
 func ownerDown(leaseLeft time.Duration) *refusal {
-	return notNow("the owner does not answer", min(leaseLeft, 3*time.Second))
+	return moving("the owner does not answer", min(leaseLeft, 3*time.Second))
 }
 
 // lookOnly is a Request.View that is never current: the answer is StaleView

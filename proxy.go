@@ -49,15 +49,7 @@ func (x *proxy) serve(w http.ResponseWriter, r *http.Request, t target) {
 		x.p.writeRefusal(w, r, err)
 		return
 	}
-	rt, err := x.p.placer.resolve(r.Context(), c.ask)
-	if err != nil {
-		if r.Context().Err() != nil {
-			err = gone(r)
-		}
-		x.p.writeRefusal(w, r, err)
-		return
-	}
-	newExchange(x, w, r, t, c).run(rt)
+	newExchange(x, w, r, t, c).run()
 }
 
 // gone answers a request whose context has ended: the client has left or, if

@@ -282,6 +282,7 @@ func (g *registry) release(ctx context.Context, w http.ResponseWriter, c *regist
 		if released, err = g.store.Release(ctx, releases); err != nil {
 			return err
 		}
+		g.holds.freed(releases)
 	}
 	jsonbody.Write(w, http.StatusOK, wire.Released{Released: released})
 	return nil
@@ -306,6 +307,7 @@ func (g *registry) deregister(ctx context.Context, w http.ResponseWriter, c *reg
 	}
 	g.leases.end(body.SessionID)
 	if s != nil {
+		g.holds.nudge(s.Namespaces)
 		g.log.Info("worker deregistered", zap.String("client", s.ClientID), zap.String("session", s.ID))
 	}
 	jsonbody.Write(w, http.StatusOK, wire.Released{})

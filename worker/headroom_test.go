@@ -137,9 +137,9 @@ func TestTheLeaseIsCountedFromAfterHeadroomAnswered(t *testing.T) {
 
 func TestShutdownDoesNotWaitForHeadroom(t *testing.T) {
 	t.Parallel()
-	for name, running := range map[string]time.Duration{
-		"in the first second of the call": 500 * time.Millisecond,
-		"later":                           time.Minute,
+	for name, tc := range map[string]struct{ running, takes time.Duration }{
+		"in the first second of the call": {500 * time.Millisecond, 0},
+		"later, with a session":           {time.Minute, linger},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -148,10 +148,10 @@ func TestShutdownDoesNotWaitForHeadroom(t *testing.T) {
 				defer close(release)
 				h := newHarness(t, Options{Headroom: func() float64 { <-release; return 1 }}, hosting(echo))
 				h.start()
-				h.after(running)
+				h.after(tc.running)
 				began := h.since()
 				require.NoError(t, h.w.Shutdown(context.Background()))
-				require.Equal(t, began, h.since())
+				require.Equal(t, began+tc.takes, h.since())
 			})
 		})
 	}

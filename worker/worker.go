@@ -205,8 +205,15 @@ func (w *Worker) ReadyHandler() http.Handler {
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { w.probe(rw, r, w.serveReady) })
 }
 
+// linger is how long requests that were on their way when the worker
+// deregistered still get an answer: a refusal, on which pinboard looks the id up
+// again. A closed connection would be a 502 to a client.
+const linger = time.Second
+
 // Shutdown ends the worker: new ids are refused, all instances are aborted and
-// released, and when none is left the session is deregistered. When ctx ends
+// released, and when none is left the session is deregistered. A worker that was
+// registered goes on to refuse requests for another second then, those that were
+// on their way: close its server only after Shutdown. When ctx ends
 // first, Shutdown returns its error, and the session is left to its lease
 // instead: to deregister would be to hand out ids that still live here. Nothing
 // is served afterwards in either case. Shutdown again is a no-op after success
@@ -221,6 +228,7 @@ func (w *Worker) Shutdown(ctx context.Context) error {
 	if w.stopped {
 		return nil
 	}
+	session := w.reg.sessionID() != ""
 	// Heartbeats go on while instances close: their ids must stay theirs.
 	w.dir.refuseAll(errShutdown)
 	err := w.dir.waitEmpty(ctx, nil)
@@ -235,6 +243,9 @@ func (w *Worker) Shutdown(ctx context.Context) error {
 	w.lease.end()
 	w.reg.client.close()
 	w.dir.calls.close(err == nil)
+	if session && err == nil {
+		pause(ctx, linger)
+	}
 	if err != nil {
 		w.metrics.shutdownFailed("directory")
 		return fmt.Errorf("worker: shut down with %d instances still closing: %w", w.dir.remaining(), err)
