@@ -204,9 +204,13 @@ func (e *exchange) lost(a *attempt, err error) error {
 	case e.r.Context().Err() != nil:
 		e.x.debug("the client left", &e.call, a.lease)
 		return gone(e.r)
+	case cause != nil && a.sent():
+		// Not a 503, which clients repeat by themselves: the owner may be at
+		// work on it.
+		return refuse(http.StatusBadGateway, "the owner's answer could not be waited for: "+cause.Error())
 	case errors.Is(cause, errOwnerEnded):
 		ref := notNow("the owner's session has ended", time.Second)
-		ref.moving = !a.sent()
+		ref.moving = true
 		return ref
 	case cause != nil:
 		return notNow("this node is shutting down", time.Second)

@@ -333,7 +333,7 @@ func TestWhatIsNoMoveIsAnsweredAtOnce(t *testing.T) {
 				b.pb.leases.end(w.SessionID)
 				<-r.Context().Done()
 			})
-		}, "POST", "alice", -503},
+		}, "POST", "alice", -502},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
