@@ -95,8 +95,17 @@ type slot struct {
 	turn atomic.Int64
 }
 
+// plan says how a fleet differs from the usual one.
+type plan struct {
+	workers int
+	lease   time.Duration
+	lawless int // the number of a worker that ignores its lease, and is a Go one; -1 for none
+}
+
+var usual = plan{workers: workerCount, lease: lease, lawless: -1}
+
 // newFleet starts a fleet. Its directory is removed unless the test fails.
-func newFleet(t *testing.T) *fleet {
+func newFleet(t *testing.T, p plan) *fleet {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "pinboard-faults-")
 	require.NoError(t, err)
@@ -108,7 +117,7 @@ func newFleet(t *testing.T) *fleet {
 		_ = os.RemoveAll(dir)
 	})
 	f := &fleet{
-		dir: dir, token: "fleet-" + rand.Text(), lease: lease, unguarded: map[string]bool{},
+		dir: dir, token: "fleet-" + rand.Text(), lease: p.lease, unguarded: map[string]bool{},
 		redis: redistest.New(t, redistest.Options{TCP: true, AOF: true}),
 		http:  &http.Client{Transport: &http.Transport{}, Timeout: 5 * time.Second},
 	}
@@ -119,8 +128,9 @@ func newFleet(t *testing.T) *fleet {
 	for i := range nodeCount {
 		f.nodes = append(f.nodes, f.newNode(t, i))
 	}
-	for i := range workerCount {
+	for i := range p.workers {
 		f.workers = append(f.workers, f.newSlot(t, i))
+		f.workers[i].lawless = i == p.lawless
 	}
 	for _, n := range f.nodes {
 		f.startNode(t, n)
@@ -128,7 +138,7 @@ func newFleet(t *testing.T) *fleet {
 	for _, s := range f.workers {
 		f.startWorker(t, s)
 	}
-	await(t, "all workers are registered", func() bool { return len(f.listed()) == workerCount })
+	await(t, "all workers are registered", func() bool { return len(f.listed()) == p.workers })
 	return f
 }
 
