@@ -135,6 +135,9 @@ func newFleet(t *testing.T, p plan) *fleet {
 	for _, n := range f.nodes {
 		f.startNode(t, n)
 	}
+	for _, n := range f.nodes {
+		await(t, n.name+" listens", func() bool { return !n.down.Load() })
+	}
 	for _, s := range f.workers {
 		f.startWorker(t, s)
 	}
@@ -160,7 +163,8 @@ func (f *fleet) newNode(t *testing.T, number int) *node {
 	return n
 }
 
-// startNode starts the node's process and waits until it listens.
+// startNode starts the node's process. It is reached as soon as it listens,
+// which it does when its Redis is there.
 func (f *fleet) startNode(t *testing.T, n *node) {
 	t.Helper()
 	n.process = start(t, f.dir, fmt.Sprintf("node-%d.%d", n.number, n.starts), []string{
@@ -168,26 +172,28 @@ func (f *fleet) startNode(t *testing.T, n *node) {
 		"REDIS_URL=redis://" + n.toGate.Addr(), "PORT=0",
 		"PINBOARD_TRUSTED_PROXIES=127.0.0.0/8",
 		"PINBOARD_LEASE_TTL_MS=" + strconv.FormatInt(f.lease.Milliseconds(), 10),
-	}, nil, pinboardBinary)
+	}, nil, n.listens, pinboardBinary)
 	n.starts++
 	n.running.Store(int64(n.pid()))
-	await(t, n.name+" listens", func() bool {
-		addr, ok := n.out.between(`"addr":"`, `"`)
-		if !ok {
-			return false
-		}
-		n.addr.Store("127.0.0.1" + addr[strings.LastIndexByte(addr, ':'):])
-		return true
-	})
-	n.down.Store(false)
-	require.NoError(t, n.gate.Plug())
+}
+
+// listens notes where the node's process listens, once it has printed that.
+func (n *node) listens(o *output) {
+	addr, ok := o.between(`"addr":"`, `"`)
+	if !ok || !n.down.Load() {
+		return
+	}
+	n.addr.Store("127.0.0.1" + addr[strings.LastIndexByte(addr, ':'):])
+	if n.gate.Plug() == nil { // else clients do not reach it, which a run does not outlive
+		n.down.Store(false)
+	}
 }
 
 // killNode ends the node's process at once.
 func (n *node) killNode() {
+	n.kill()
 	n.down.Store(true)
 	n.gate.Unplug()
-	n.kill()
 }
 
 func (f *fleet) newSlot(t *testing.T, number int) *slot {
@@ -247,9 +253,9 @@ func (f *fleet) startWorker(t *testing.T, s *slot) {
 		f.mu.Lock()
 		f.unguarded[name] = true
 		f.mu.Unlock()
-		s.process = start(t, f.dir, name, env, []*os.File{file}, pythonBinary, filepath.Join("testdata", "worker.py"))
+		s.process = start(t, f.dir, name, env, []*os.File{file}, nil, pythonBinary, filepath.Join("testdata", "worker.py"))
 	} else {
-		s.process = start(t, f.dir, name, env, []*os.File{file}, goworkerBinary)
+		s.process = start(t, f.dir, name, env, []*os.File{file}, nil, goworkerBinary)
 	}
 	s.addr.Store(listener.Addr().String())
 	require.NoError(t, s.gate.Plug())

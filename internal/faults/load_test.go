@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"sync"
 	"sync/atomic"
+	"testing"
 	"time"
 
 	"github.com/pinboard-go/pinboard/internal/faults"
@@ -45,9 +46,11 @@ func newLoad(f *fleet) *load {
 	}
 }
 
-// startLoad starts the clients; end ends them.
-func startLoad(f *fleet, seed uint64) *load {
+// startLoad starts the clients; end, or the end of the test, ends them.
+func startLoad(t *testing.T, f *fleet, seed uint64) *load {
+	t.Helper()
 	l := newLoad(f)
+	t.Cleanup(func() { l.end() })
 	ctx, cancel := context.WithCancel(context.Background())
 	l.stop = cancel
 	for i := range clientCount {
@@ -84,6 +87,9 @@ func (l *load) run(ctx context.Context, random *rand.Rand) {
 	}
 }
 
+// unused returns the number of an id that was never asked for.
+func (l *load) unused() int { return idCount + int(l.ops.Load()) }
+
 func idOf(number int) string { return fmt.Sprintf("id-%d", number) }
 
 // operate does one operation on an id through a node, and records the ack.
@@ -97,7 +103,7 @@ func (l *load) operate(ctx context.Context, n *node, number, slow int) (faults.A
 		return a, err
 	}
 	// Each id has its own preferred worker, else one worker would have all.
-	req.Header.Set("X-Forwarded-For", fmt.Sprintf("10.0.0.%d", number+1))
+	req.Header.Set("X-Forwarded-For", fmt.Sprintf("10.0.%d.%d", number/250%250, number%250))
 	res, err := l.client.Do(req)
 	if err != nil {
 		l.count("no answer")

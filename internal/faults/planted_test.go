@@ -74,11 +74,11 @@ func TestAnEpochThatRepeatsIsFound(t *testing.T) {
 	requireFound(t, f, l, first.Life, faults.EpochsRise)
 }
 
-// placedOn places ids until one is on the worker.
+// placedOn places new ids until one is on the worker.
 func (f *fleet) placedOn(t *testing.T, l *load, s *slot) (number int, first faults.Ack) {
 	t.Helper()
 	await(t, "an id is placed on "+s.name, func() bool {
-		number = (number + 1) % idCount
+		number = l.unused()
 		a, err := l.operate(context.Background(), f.nodes[0], number, 0)
 		first = a
 		return err == nil && a.Process == s.name

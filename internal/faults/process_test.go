@@ -37,10 +37,11 @@ type process struct {
 }
 
 // start runs a program that ends with the test at the latest. files are its
-// files from 3 on.
-func start(t *testing.T, dir, name string, env []string, files []*os.File, program string, args ...string) *process {
+// files from 3 on. printed, if not nil, is called whenever it has printed
+// something.
+func start(t *testing.T, dir, name string, env []string, files []*os.File, printed func(*output), program string, args ...string) *process {
 	t.Helper()
-	p := &process{name: name, done: make(chan struct{}), out: &output{}}
+	p := &process{name: name, done: make(chan struct{}), out: &output{printed: printed}}
 	file, err := os.Create(filepath.Join(dir, name+".log"))
 	require.NoError(t, err)
 	p.out.file = file
@@ -93,17 +94,22 @@ func (p *process) endsWithin(d time.Duration) bool {
 	}
 }
 
-// output keeps what a process prints in a file, and finds a line's value in it.
+// output keeps what a process prints, in a file, too.
 type output struct {
-	file *os.File
-	mu   sync.Mutex
-	text bytes.Buffer
+	file    *os.File
+	printed func(*output)
+	mu      sync.Mutex
+	text    bytes.Buffer
 }
 
+// Write takes what was printed.
 func (o *output) Write(p []byte) (int, error) {
 	o.mu.Lock()
-	defer o.mu.Unlock()
 	o.text.Write(p)
+	o.mu.Unlock()
+	if o.printed != nil {
+		o.printed(o)
+	}
 	return o.file.Write(p)
 }
 
@@ -111,12 +117,9 @@ func (o *output) Write(p []byte) (int, error) {
 func (o *output) between(before, after string) (string, bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	_, rest, ok := strings.Cut(o.text.String(), before)
-	if !ok {
-		return "", false
-	}
-	found, _, ok := strings.Cut(rest, after)
-	return found, ok
+	_, rest, _ := bytes.Cut(o.text.Bytes(), []byte(before))
+	found, _, ok := bytes.Cut(rest, []byte(after))
+	return string(found), ok
 }
 
 func (o *output) contains(text string) bool {

@@ -30,7 +30,7 @@ func TestPromisesHoldUnderFaults(t *testing.T) {
 	t.Logf("seed %d (repeat with -seed=%d)", number, number)
 	steps := faults.Schedule(number, faults.Shape{Nodes: nodeCount, Workers: workerCount, Lease: lease}, schedule)
 	f := newFleet(t, usual)
-	l := startLoad(f, number)
+	l := startLoad(t, f, number)
 	done := f.play(t, steps)
 	f.requireRecovered(t, l)
 	acks := l.end()
