@@ -70,6 +70,7 @@ type span struct {
 	epoch         int64
 	first, last   time.Duration // when the first and the last of it began
 	end           time.Duration // of the last of it whose answer counted
+	asked         time.Duration // when the last of it began that a client was told of
 	firstEnd      time.Duration
 }
 
@@ -174,13 +175,29 @@ func (c *checker) extend(e Event) {
 	if c.answered(e) {
 		s.end = max(s.end, e.End)
 	}
+	if c.acked(e) {
+		s.asked = max(s.asked, e.Begin)
+	}
+}
+
+func (c *checker) acked(e Event) bool {
+	return e.Kind == Served && slices.ContainsFunc(c.acks[e.Op], func(a Ack) bool { return a.Life == e.Life })
+}
+
+// lost reports whether the store forgot in a failover that the id was a's, or
+// that its lease was renewed, and placed it at b therefore.
+func (c *checker) lost(a, b *span) bool {
+	return slices.ContainsFunc(c.Failovers, func(f Failover) bool {
+		placementLost := a.first >= f.From && a.first <= f.To && b.first >= f.To
+		renewalLost := b.first >= f.To && b.first <= f.To+f.Window
+		return (placementLost || renewalLost) && a.asked <= b.first+f.Window
+	})
 }
 
 // answered reports whether a client was told of an operation by a process that
 // tells only what it may.
 func (c *checker) answered(e Event) bool {
-	return e.Kind == Served && !c.Unguarded[e.Process] &&
-		slices.ContainsFunc(c.acks[e.Op], func(a Ack) bool { return a.Life == e.Life })
+	return !c.Unguarded[e.Process] && c.acked(e)
 }
 
 func (c *checker) violated(rule Rule, id string, at time.Duration, format string, args ...any) {
@@ -191,7 +208,7 @@ func (c *checker) violated(rule Rule, id string, at time.Duration, format string
 func (c *checker) checkOwners(id string, spans []*span) {
 	for i, b := range spans {
 		for _, a := range spans[:i] {
-			if a.life != b.life && a.end >= b.first {
+			if a.life != b.life && a.end >= b.first && !c.lost(a, b) {
 				c.violated(OneOwner, id, b.first, "%v and %v", a, b)
 			}
 		}
@@ -217,7 +234,7 @@ func (c *checker) checkEpochs(id string, spans []*span) {
 func (c *checker) checkEarly(id string, spans []*span) {
 	for i, b := range spans[min(1, len(spans)):] {
 		a := spans[i]
-		if a.process == b.process {
+		if a.process == b.process || c.lost(a, b) {
 			continue
 		}
 		o := c.processes[a.process]

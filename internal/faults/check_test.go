@@ -66,6 +66,12 @@ func TestWhatIsRight(t *testing.T) {
 		"and was answered by a process that does not guard that": {
 			Events: events(served("A/1", 5, 1, 1, 10*ms, 20*ms), late, served("B/1", 6, 3, 1, 1010*ms, 1020*ms)),
 			Acks:   []faults.Ack{acked(late)}, Unguarded: map[string]bool{"A": true}},
+		"an owner whose placement a failover lost, in its window": {
+			Events:    append(events(granted("A", 900*ms, 2000*ms), granted("B", 0, 1000*ms)), ticked("A/1", 5, 100*ms), ticked("B/1", 6, 400*ms), ticked("A/1", 5, 1500*ms)),
+			Failovers: []faults.Failover{{From: 50 * ms, To: 300 * ms, Window: 500 * ms}}},
+		"an owner whose renewal a failover lost, in its window": {
+			Events:    append(events(granted("B", 0, 1000*ms)), ticked("A/1", 5, 10*ms), ticked("B/1", 6, 700*ms), ticked("A/1", 5, 800*ms)),
+			Failovers: []faults.Failover{{From: 50 * ms, To: 300 * ms, Window: 500 * ms}}},
 		"acks in any order of requests that overlap": {
 			Events: events(served("A/1", 5, 1, 1, 10*ms, 21*ms), served("A/1", 5, 2, 2, 9*ms, 22*ms)),
 			Acks:   []faults.Ack{acked(served("A/1", 5, 1, 1, 10*ms, 21*ms)), acked(served("A/1", 5, 2, 2, 9*ms, 22*ms))}},
@@ -126,6 +132,18 @@ func TestWhatIsWrong(t *testing.T) {
 			faults.History{Events: append(events(granted("C", 2000*ms, 3000*ms)),
 				served("A/1", 7, 1, 1, 10*ms, 20*ms), served("B/1", 8, 2, 1, 1100*ms, 1110*ms), served("C/1", 7, 3, 1, 2100*ms, 2110*ms))},
 			[]faults.Rule{faults.EpochsRise}},
+		"an owner that is placed anew long after a failover, with a placement of before": {
+			faults.History{
+				Events:    append(events(granted("B", 0, 1000*ms)), ticked("A/1", 5, 10*ms), ticked("B/1", 6, 900*ms)),
+				Failovers: []faults.Failover{{From: 50 * ms, To: 300 * ms, Window: 500 * ms}},
+			}, []faults.Rule{faults.NoEarlyPlacement}},
+		"an owner whose placement a failover lost, and that is asked all the same": {
+			faults.History{
+				Events: append(events(granted("A", 900*ms, 2000*ms), granted("B", 0, 1000*ms)),
+					ticked("A/1", 5, 100*ms), ticked("B/1", 6, 400*ms), served("A/1", 5, 1, 1, 1500*ms, 1510*ms)),
+				Acks:      []faults.Ack{acked(served("A/1", 5, 1, 1, 1500*ms, 1510*ms))},
+				Failovers: []faults.Failover{{From: 50 * ms, To: 300 * ms, Window: 500 * ms}},
+			}, []faults.Rule{faults.OneOwner, faults.NoEarlyPlacement}},
 		"an ack that nobody has done": {
 			faults.History{Events: events(), Acks: []faults.Ack{acked(first)}}, []faults.Rule{faults.AckedIsDone}},
 		"an ack of another count": {

@@ -54,6 +54,7 @@ type fleet struct {
 	lease time.Duration
 
 	redis   *redistest.Server
+	store   atomic.Value   // string: where the master of now listens
 	control rueidis.Client // around all gates
 	http    *http.Client   // for operators, around all gates
 
@@ -118,10 +119,11 @@ func newFleet(t *testing.T, p plan) *fleet {
 	})
 	f := &fleet{
 		dir: dir, token: "fleet-" + rand.Text(), lease: p.lease, unguarded: map[string]bool{},
-		redis: redistest.New(t, redistest.Options{TCP: true, AOF: true}),
+		redis: redistest.New(t, redistest.Options{TCP: true, AOF: true, Args: []string{"--repl-diskless-sync-delay", "0"}}),
 		http:  &http.Client{Transport: &http.Transport{}, Timeout: 5 * time.Second},
 	}
 	t.Cleanup(f.http.CloseIdleConnections)
+	f.store.Store(f.redis.Addr())
 	option := f.redis.ClientOption()
 	option.DisableCache = true
 	f.control = redistest.NewClient(t, option)
@@ -158,7 +160,7 @@ func (f *fleet) newNode(t *testing.T, number int) *node {
 	n := &node{number: number}
 	n.addr.Store("")
 	n.down.Store(true)
-	n.toGate = f.newGate(t, func(*net.TCPAddr) (*faults.Link, string) { return &n.store, f.redis.Addr() })
+	n.toGate = f.newGate(t, func(*net.TCPAddr) (*faults.Link, string) { return &n.store, f.store.Load().(string) })
 	n.gate = f.newGate(t, func(*net.TCPAddr) (*faults.Link, string) { return &n.front, n.addr.Load().(string) })
 	return n
 }

@@ -31,6 +31,7 @@ type load struct {
 	fleet  *fleet
 	client *http.Client
 	ops    atomic.Int64
+	shift  atomic.Int64 // of the addresses that clients seem to have
 	group  sync.WaitGroup
 	stop   context.CancelFunc
 
@@ -103,7 +104,8 @@ func (l *load) operate(ctx context.Context, n *node, number, slow int) (faults.A
 		return a, err
 	}
 	// Each id has its own preferred worker, else one worker would have all.
-	req.Header.Set("X-Forwarded-For", fmt.Sprintf("10.0.%d.%d", number/250%250, number%250))
+	address := number + int(l.shift.Load())
+	req.Header.Set("X-Forwarded-For", fmt.Sprintf("10.0.%d.%d", address/250%250, address%250))
 	res, err := l.client.Do(req)
 	if err != nil {
 		l.count("no answer")

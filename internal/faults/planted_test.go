@@ -4,6 +4,7 @@ package faults_test
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -100,12 +101,7 @@ func (l *load) movedFrom(t *testing.T, n *node, number int, first faults.Ack) (s
 func (f *fleet) awaitEvent(t *testing.T, what string, match func(faults.Event) bool) {
 	t.Helper()
 	await(t, what, func() bool {
-		for _, e := range f.history(t, nil).Events {
-			if match(e) {
-				return true
-			}
-		}
-		return false
+		return slices.ContainsFunc(f.history(t, nil).Events, match)
 	})
 }
 

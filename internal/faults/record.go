@@ -78,6 +78,21 @@ type History struct {
 	// but not again when its answer begins. What such a process carried out
 	// in time and answered late is no violation.
 	Unguarded map[string]bool
+	// Failovers are those of the store in which writes were lost.
+	Failovers []Failover
+}
+
+// Failover is a change to another master that had not seen what was written
+// since some time: the documented exception from one owner, and from no early
+// placement.
+type Failover struct {
+	// From and To are when writes were lost, To being when the new master
+	// took over.
+	From, To time.Duration
+	// Window is how much longer than its successor an owner may be asked whose
+	// placement was lost; and how long after To leases may end early, whose
+	// renewals were lost. It is one lease.
+	Window time.Duration
 }
 
 // Journal appends events to a file, each with one write, so that what was
