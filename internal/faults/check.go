@@ -44,8 +44,8 @@ func (v Violation) String() string {
 // time; nothing if all were kept.
 //
 // Every time in an Event is taken so that it proves something: a process that
-// served a request was entitled to the id at a moment not before Begin, and one
-// that ticked was at Begin. So of two instances of one id, all that the one
+// served a request, or ticked, was entitled to the id at a moment not before Begin,
+// and not after Entered. So of two instances of one id, all that the one
 // began must lie before all that the other began. An operation under way when
 // its process was frozen ends late; that counts only if a client was told of it,
 // and only in a process that guards its answers (History.Unguarded).
@@ -96,6 +96,13 @@ func (o *ownership) covered(t time.Duration) time.Duration {
 		return 0
 	}
 	return o.grants[n-1].End
+}
+
+// entitled reports whether the process had a lease when it decided to do e.
+func (o *ownership) entitled(e Event) bool {
+	return e.Begin < o.covered(e.Begin) || slices.ContainsFunc(o.grants, func(g Event) bool {
+		return e.Begin <= g.At && g.At <= e.Entered && g.At < g.End
+	})
 }
 
 // gaveUp reports whether the process gave the id up in that time.
@@ -251,11 +258,11 @@ func (c *checker) checkLeases() {
 			continue
 		}
 		o := c.processes[e.Process]
-		if until := o.covered(e.Begin); e.Begin >= until {
-			c.violated(WithinLease, e.ID, e.Begin, "%s %s, its lease as granted ended at %v", e.Life, e.Kind, until)
+		if !o.entitled(e) {
+			c.violated(WithinLease, e.ID, e.Begin, "%s %s, its lease as granted ended at %v", e.Life, e.Kind, o.covered(e.Begin))
 			continue
 		}
-		if until := o.covered(e.End); e.End >= until && c.answered(e) {
+		if until := o.covered(e.End); c.answered(e) && e.End >= until {
 			c.violated(WithinLease, e.ID, e.End, "%s answered, its lease as granted ended at %v", e.Life, until)
 		}
 	}

@@ -57,6 +57,8 @@ func TestWhatIsRight(t *testing.T) {
 			ticked("A/1", 5, 10*ms), kept("A", 30*ms, "y"), ticked("B/1", 6, 40*ms))},
 		"a raised epoch in one life": {Events: events(
 			served("A/1", 5, 1, 1, 10*ms, 20*ms), served("A/1", 6, 2, 2, 30*ms, 40*ms))},
+		"a lease that was renewed before the process decided": {Events: []faults.Event{
+			granted("A", 5*ms, 1000*ms), {Kind: faults.Ticked, Process: "A", ID: "x", Life: "A/1", Epoch: 5, Begin: 5 * ms, Entered: 7 * ms}}},
 		"two requests side by side while the epoch is raised": {Events: events(
 			served("A/1", 6, 2, 2, 10*ms, 31*ms), served("A/1", 5, 1, 1, 11*ms, 30*ms))},
 		"the same process again": {Events: events(
@@ -103,6 +105,10 @@ func TestWhatIsWrong(t *testing.T) {
 		"a worker that answers when another one serves": {
 			faults.History{Events: events(first, late, served("B/1", 6, 3, 1, 1100*ms, 1110*ms)), Acks: []faults.Ack{acked(late)}},
 			[]faults.Rule{faults.OneOwner, faults.WithinLease}},
+		"a lease that was renewed only after the process had decided": {
+			faults.History{Events: []faults.Event{
+				granted("A", 5*ms, 1000*ms), {Kind: faults.Ticked, Process: "A", ID: "x", Life: "A/1", Epoch: 5, Begin: 4 * ms, Entered: 5 * ms}}},
+			[]faults.Rule{faults.WithinLease}},
 		"a process without any lease": {
 			faults.History{Events: []faults.Event{ticked("C/1", 5, 10*ms)}}, []faults.Rule{faults.WithinLease}},
 		"a store that places early, the owner being silent": {

@@ -52,6 +52,7 @@ type fleet struct {
 	dir   string // of journals and outputs
 	token string
 	lease time.Duration
+	idle  time.Duration
 
 	redis   *redistest.Server
 	store   atomic.Value   // string: where the master of now listens
@@ -100,10 +101,11 @@ type slot struct {
 type plan struct {
 	workers int
 	lease   time.Duration
+	idle    time.Duration
 	lawless int // the number of a worker that ignores its lease, and is a Go one; -1 for none
 }
 
-var usual = plan{workers: workerCount, lease: lease, lawless: -1}
+var usual = plan{workers: workerCount, lease: lease, idle: idle, lawless: -1}
 
 // newFleet starts a fleet. Its directory is removed unless the test fails.
 func newFleet(t *testing.T, p plan) *fleet {
@@ -118,7 +120,7 @@ func newFleet(t *testing.T, p plan) *fleet {
 		_ = os.RemoveAll(dir)
 	})
 	f := &fleet{
-		dir: dir, token: "fleet-" + rand.Text(), lease: p.lease, unguarded: map[string]bool{},
+		dir: dir, token: "fleet-" + rand.Text(), lease: p.lease, idle: p.idle, unguarded: map[string]bool{},
 		redis: redistest.New(t, redistest.Options{TCP: true, AOF: true, Args: []string{"--repl-diskless-sync-delay", "0"}}),
 		http:  &http.Client{Transport: &http.Transport{}, Timeout: 5 * time.Second},
 	}
@@ -242,8 +244,9 @@ func (f *fleet) startWorker(t *testing.T, s *slot) {
 	env := []string{
 		"APP_PROCESS=" + name, "APP_JOURNAL=" + filepath.Join(f.dir, name+".journal"),
 		"APP_PINBOARD_URL=http://" + s.out.Addr(), "APP_TOKEN=" + f.token, "APP_ADVERTISE_URL=http://" + s.gate.Addr(),
-		"APP_HEARTBEAT=" + inSeconds(heartbeat), "APP_BUFFER=" + inSeconds(buffer), "APP_LEASE=" + inSeconds(f.lease),
-		"APP_IDLE=" + inSeconds(idle), "APP_DRAIN=" + inSeconds(drain), "APP_TICK=" + inSeconds(tick),
+		// Not all at one beat, else they would all come back from a flush at once.
+		"APP_HEARTBEAT=" + inSeconds(heartbeat-time.Duration(s.number)*heartbeat/20), "APP_BUFFER=" + inSeconds(buffer), "APP_LEASE=" + inSeconds(f.lease),
+		"APP_IDLE=" + inSeconds(f.idle), "APP_DRAIN=" + inSeconds(drain), "APP_TICK=" + inSeconds(tick),
 	}
 	if s.lawless {
 		env = append(env, "APP_LAWLESS=1")

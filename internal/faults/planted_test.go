@@ -25,7 +25,7 @@ const ample = 10 * time.Second
 
 func TestAWorkerThatIgnoresItsLeaseIsFound(t *testing.T) {
 	t.Parallel()
-	f := newFleet(t, plan{workers: 2, lease: lease, lawless: 0})
+	f := newFleet(t, plan{workers: 2, lease: lease, idle: ample, lawless: 0})
 	l := newLoad(f)
 	number, first := f.placedOn(t, l, f.workers[0])
 
@@ -40,7 +40,7 @@ func TestAWorkerThatIgnoresItsLeaseIsFound(t *testing.T) {
 
 func TestAnEarlyPlacementIsFound(t *testing.T) {
 	t.Parallel()
-	f := newFleet(t, plan{workers: 2, lease: ample, lawless: -1})
+	f := newFleet(t, plan{workers: 2, lease: ample, idle: ample, lawless: -1})
 	l := newLoad(f)
 	number, first := f.placedOn(t, l, f.workers[0])
 
@@ -57,7 +57,7 @@ func TestAnEarlyPlacementIsFound(t *testing.T) {
 
 func TestAnEpochThatRepeatsIsFound(t *testing.T) {
 	t.Parallel()
-	f := newFleet(t, plan{workers: 2, lease: ample, lawless: -1})
+	f := newFleet(t, plan{workers: 2, lease: ample, idle: ample, lawless: -1})
 	l := newLoad(f)
 	number, first := f.placedOn(t, l, f.workers[0])
 

@@ -49,6 +49,9 @@ type Event struct {
 	// decided whether it may serve it; when it was about to tick; when it sent
 	// the request that was granted; when it gave up or listed.
 	Begin time.Duration `json:"begin"`
+	// Entered, of Served and Ticked, is when the process had decided that it
+	// may. A lease that was granted in between is one, too.
+	Entered time.Duration `json:"entered,omitempty"`
 	// End of Served is when the operation was carried out, before the answer;
 	// of Granted, when the lease ends.
 	End time.Duration `json:"end,omitempty"`

@@ -96,7 +96,7 @@ func TestRecovery(t *testing.T) {
 		t.Log("measured with -long")
 		return
 	}
-	f := newFleet(t, usual)
+	f := newFleet(t, plan{workers: workerCount, lease: lease, idle: time.Minute, lawless: -1}) // nothing ends by idling
 	l := newLoad(f)
 	t.Cleanup(l.client.CloseIdleConnections)
 	var table strings.Builder

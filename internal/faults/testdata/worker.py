@@ -105,13 +105,14 @@ class Room(PinnedAPI):
 
     @route.post("/op")
     async def op(self, request: Request, op: int, slow: int = 0) -> dict[str, Any]:
+        entered = now()
         if slow:
             await asyncio.sleep(slow / 1000)
         came, heard = request.scope["arrival"]
         epoch = int(request.headers["pinboard-epoch"])
         self.count += 1
         self.epoch, self.heard = max(self.epoch, epoch), max(self.heard, heard)
-        write("served", came, end=now(), id=self.id, life=self.life, epoch=epoch, op=op, count=self.count)
+        write("served", came, entered=entered, end=now(), id=self.id, life=self.life, epoch=epoch, op=op, count=self.count)
         return {"process": PROCESS, "life": self.life, "epoch": epoch, "count": self.count}
 
     async def watch(self) -> None:
@@ -119,7 +120,7 @@ class Room(PinnedAPI):
             await asyncio.sleep(TICK)
             at = now()
             if not self.lease.expired and self.heard == registrations:
-                write("ticked", at, id=self.id, life=self.life, epoch=self.epoch)
+                write("ticked", at, entered=now(), id=self.id, life=self.life, epoch=self.epoch)
 
 
 def on_sigterm(server: uvicorn.Server, worker: PinnedWorker) -> None:

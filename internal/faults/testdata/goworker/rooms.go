@@ -41,6 +41,7 @@ func (rs *rooms) open(inst *worker.Instance) (http.Handler, error) {
 // ServeHTTP carries out the operation that the query names: after a pause of
 // "slow" milliseconds, during which the process may be frozen or lose its lease.
 func (r *room) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	entered := faults.Now()
 	came, ok := req.Context().Value(arrivalKey{}).(arrival)
 	op, err := strconv.ParseInt(req.FormValue("op"), 10, 64)
 	slow, _ := strconv.Atoi(req.FormValue("slow"))
@@ -55,19 +56,19 @@ func (r *room) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 			return
 		}
 	}
-	e := r.carryOut(came, op)
+	e := r.carryOut(came, entered, op)
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(map[string]any{"process": r.process, "life": r.life, "epoch": e.Epoch, "count": e.Count})
 }
 
-func (r *room) carryOut(came arrival, op int64) faults.Event {
+func (r *room) carryOut(came arrival, entered time.Duration, op int64) faults.Event {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.count++
 	r.registrations = max(r.registrations, came.registrations)
 	e := faults.Event{
 		Kind: faults.Served, ID: r.inst.ID(), Life: r.life, Epoch: came.epoch, Op: op, Count: r.count,
-		Begin: came.at, End: faults.Now(),
+		Begin: came.at, Entered: entered, End: faults.Now(),
 	}
 	r.write(e)
 	return e
@@ -88,14 +89,15 @@ func (r *room) watch() {
 }
 
 // tickOnce does what an application does that may act only as the owner. The
-// time is taken first: whoever is the owner afterwards was so then. An epoch that
-// was heard before the last registration may have been raised by it.
+// time is taken before and after it asks whether it is. An epoch that was heard
+// before the last registration may have been raised by it.
 func (r *room) tickOnce() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	epoch, at := r.inst.Epoch(), faults.Now()
 	owner := context.Cause(r.inst.LeaseContext()) == nil && !r.inst.Lease().Expired
+	entered := faults.Now()
 	if owner && r.inst.Epoch() == epoch && r.recorder.registrations.Load() == r.registrations {
-		r.write(faults.Event{Kind: faults.Ticked, ID: r.inst.ID(), Life: r.life, Epoch: epoch, Begin: at})
+		r.write(faults.Event{Kind: faults.Ticked, ID: r.inst.ID(), Life: r.life, Epoch: epoch, Begin: at, Entered: entered})
 	}
 }
