@@ -160,11 +160,6 @@ func TestWhatIsWrong(t *testing.T) {
 			faults.History{Events: events(first, served("A/1", 5, 1, 2, 30*ms, 40*ms))}, []faults.Rule{faults.DoneOnce}},
 		"an instance that forgot an operation": {
 			faults.History{Events: events(first, served("A/1", 5, 2, 1, 30*ms, 40*ms))}, []faults.Rule{faults.AckedIsDone}},
-		"an instance that forgot an acked operation": {
-			faults.History{
-				Events: events(served("A/1", 5, 1, 2, 10*ms, 20*ms), served("A/1", 5, 2, 1, 18*ms, 19*ms)),
-				Acks:   []faults.Ack{acked(served("A/1", 5, 1, 2, 10*ms, 12*ms)), acked(served("A/1", 5, 2, 1, 18*ms, 19*ms))},
-			}, []faults.Rule{faults.AckedIsDone}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -1,6 +1,7 @@
 package faults_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -19,6 +20,12 @@ func TestASeedRepeatsItsSchedule(t *testing.T) {
 	require.NotEqual(t, one, faults.Schedule(2, shape, time.Minute))
 	longer := faults.Schedule(1, shape, 2*time.Minute)
 	require.Equal(t, one, longer[:len(one)], "a longer one begins alike")
+}
+
+// part is the first word of a fault: worker, node, redis, links.
+func part(s faults.Step) string {
+	word, _, _ := strings.Cut(string(s.Fault), " ")
+	return word
 }
 
 func TestAScheduleHasAllFaultsAndStaysInItsShape(t *testing.T) {
@@ -40,6 +47,7 @@ func TestAScheduleHasAllFaultsAndStaysInItsShape(t *testing.T) {
 			require.GreaterOrEqual(t, s.At, steps[i-1].At)
 			if before := steps[i-1]; s.At < before.At+before.Hold {
 				together++
+				require.False(t, s.Target == before.Target && part(s) == part(before), "%v during %v", s, before)
 			}
 		}
 	}
