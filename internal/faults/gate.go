@@ -35,7 +35,11 @@ func NewGate(route Route) (*Gate, error) {
 }
 
 // Addr is the gate's host and port.
-func (g *Gate) Addr() string { return g.addr }
+func (g *Gate) Addr() string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.addr
+}
 
 // Plug lets the gate accept connections. It does so from the start.
 func (g *Gate) Plug() error {

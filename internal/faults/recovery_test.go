@@ -21,7 +21,6 @@ import (
 const (
 	probeEvery = 20 * time.Millisecond
 	repeats    = 3
-	redisAway  = 10 * time.Second
 )
 
 // recovery is a fault whose effect on the clients of one id is measured.
@@ -45,6 +44,14 @@ func recoveries() []recovery {
 			return f.inflict(t, faults.Step{Fault: fault, Target: s.number})
 		}
 	}
+	away := func(d time.Duration) func(*testing.T, *fleet, *slot) func() {
+		return func(t *testing.T, f *fleet, _ *slot) func() {
+			f.redis.Kill()
+			waitUntil(faults.Now() + d)
+			f.redis.Restart(t)
+			return nothing
+		}
+	}
 	of := func(number int) string {
 		if number >= pythonFrom && pythonBinary != "" {
 			return "Python"
@@ -58,13 +65,8 @@ func recoveries() []recovery {
 			recovery{name: of(number) + " worker frozen", bound: "a lease and 1 s", limit: lease + time.Second, owner: number, cause: step(faults.WorkerFrozen)},
 			recovery{name: of(number) + " worker drained by an operator", bound: "1 s", limit: time.Second, owner: number, cause: step(faults.WorkerDrained)},
 			recovery{name: of(number) + " worker shut down", bound: "1 s", limit: time.Second, owner: number, cause: step(faults.WorkerTold)},
-			recovery{name: "Redis back after 10 s, " + of(number) + " owner", bound: "a heartbeat and 1 s", limit: heartbeat + time.Second, owner: number, fromEnd: true,
-				cause: func(t *testing.T, f *fleet, _ *slot) func() {
-					f.redis.Kill()
-					waitUntil(faults.Now() + redisAway)
-					f.redis.Restart(t)
-					return nothing
-				}},
+			recovery{name: "Redis back within a lease, " + of(number) + " owner", bound: "a heartbeat and 1 s, kept", limit: heartbeat + time.Second, owner: number, fromEnd: true, cause: away(lease * 2 / 3)},
+			recovery{name: "Redis back after 5 leases, " + of(number) + " owner", bound: "a heartbeat and 1 s", limit: heartbeat + time.Second, owner: number, fromEnd: true, cause: away(lease * 5)},
 			recovery{name: "Redis back empty, " + of(number) + " owner", bound: "a lease and a heartbeat", limit: lease + heartbeat, owner: number, fromEnd: true,
 				cause: func(t *testing.T, f *fleet, _ *slot) func() {
 					f.inflict(t, faults.Step{Fault: faults.RedisLost})()
@@ -100,7 +102,7 @@ func TestRecovery(t *testing.T) {
 	l := newLoad(f)
 	t.Cleanup(l.client.CloseIdleConnections)
 	var table strings.Builder
-	fmt.Fprintf(&table, "lease %v, heartbeat %v, %d times each\n%-36s %-24s %-10s %-8s %s\n", lease, heartbeat, repeats, "fault", "promised", "longest", "refused", "instance")
+	fmt.Fprintf(&table, "lease %v, heartbeat %v, %d times each\n%-42s %-26s %-10s %-8s %s\n", lease, heartbeat, repeats, "fault", "promised", "longest", "refused", "instance")
 	for _, r := range recoveries() {
 		worst, refused, kept := time.Duration(0), 0, 0
 		for range repeats {
@@ -114,7 +116,7 @@ func TestRecovery(t *testing.T) {
 		if r.limit > 0 && worst > r.limit || r.limit == 0 && refused > 0 {
 			note = "  MORE THAN PROMISED"
 		}
-		fmt.Fprintf(&table, "%-36s %-24s %-10v %-8d kept %d of %d%s\n", r.name, r.bound, worst.Round(time.Millisecond), refused, kept, repeats, note)
+		fmt.Fprintf(&table, "%-42s %-26s %-10v %-8d kept %d of %d%s\n", r.name, r.bound, worst.Round(time.Millisecond), refused, kept, repeats, note)
 	}
 	t.Log("\n" + table.String())
 	f.stop()
