@@ -56,6 +56,12 @@ type ask struct {
 type route struct {
 	lease *lease
 	epoch int64
+	// until is how long the owner's lease ran when the store last said that
+	// the id is the owner's. The lease may have been renewed since, but this
+	// node can't know that the id was not given up and placed elsewhere. Later
+	// than that, the worker's fence against this placement may be gone, too
+	// (protocol §5).
+	until time.Time
 }
 
 func newPlacer(s store.Store, l *leases, opts *Options, c *counters) *placer {
@@ -68,7 +74,8 @@ func newPlacer(s store.Store, l *leases, opts *Options, c *counters) *placer {
 // resolve returns the id's owner, placing the id if it has none. Errors are
 // refusals for the client (protocol §5), the caller's context error, or the
 // store's failing. When the store does not answer, a placement that this node
-// knows of serves as long as its owner's lease is known to run.
+// knows of serves for as long as its owner's lease ran when the store last
+// confirmed it.
 func (p *placer) resolve(ctx context.Context, a ask) (route, error) {
 	p.counters.resolves.Add(1)
 	rt, err := p.lookUp(ctx, a)
@@ -86,7 +93,8 @@ func (p *placer) resolve(ctx context.Context, a ask) (route, error) {
 	if ctx.Err() != nil {
 		return route{}, err // the client has left: that says nothing of the route
 	}
-	if known, ok := p.routes.get(a.instance); ok && a.refused == nil && p.leases.left(known.lease) > 0 {
+	known, ok := p.routes.get(a.instance)
+	if ok && a.refused == nil && time.Now().Before(known.until) && p.leases.left(known.lease) > 0 {
 		p.counters.cacheHits.Add(1)
 		return known, nil
 	}
@@ -128,7 +136,7 @@ func (p *placer) query(ctx context.Context, a ask) (route, error) {
 			return err
 		}
 		p.leases.extend(s, asked, res.Left)
-		rt = route{lease: s, epoch: res.Epoch}
+		rt = route{lease: s, epoch: res.Epoch, until: asked.Add(res.Left)}
 		return nil
 	})
 	if errors.Is(err, store.ErrNoSession) {
