@@ -29,16 +29,39 @@ type attempt struct {
 	flow *flow
 	ctx  context.Context // ends with the client or with the owner's session
 	done func()
-	conn net.Conn    // what it is sent on, nil if there was no connection
-	body *hop.Reader // nil without a body
-	resp *http.Response
+	conn net.Conn // what it is sent on, nil if there was no connection
+	// reach tells, of each connection that the transport got for the request,
+	// what had been written to it before.
+	reach []reach
+	body  *hop.Reader // nil without a body
+	resp  *http.Response
 	// fault is set if the answer broke off before any of it was relayed.
 	fault error
+}
+
+// reach is a connection, and how much had been written to it.
+type reach struct {
+	conn   *workerConn
+	before int64
+}
+
+// sent reports whether anything of the request may have left this process. The
+// transport gets a second connection when the first was closed under it. To be
+// asked only after the transport has given the request up.
+func (a *attempt) sent() bool {
+	for _, r := range a.reach {
+		// One that is open may be written to yet.
+		if r.conn == nil || !r.conn.closed.Load() || r.conn.written.Load() > r.before {
+			return true
+		}
+	}
+	return false
 }
 
 // send sends the request to the owner, once, and waits for the answer's header.
 // The error is a refusal for the client; the attempt is closed then.
 func (e *exchange) send(rt route) (*attempt, error) {
+	e.tried = rt
 	a := &attempt{route: rt}
 	a.flow, a.ctx, a.done = e.x.p.leases.open(e.r.Context(), rt.lease)
 	req, err := e.request(a)
@@ -154,11 +177,17 @@ func (e *exchange) trace(a *attempt) *httptrace.ClientTrace {
 	return &httptrace.ClientTrace{
 		GotConn: func(info httptrace.GotConnInfo) {
 			a.conn = info.Conn
+			conn := workerConnOf(info.Conn)
+			r := reach{conn: conn}
+			if conn != nil {
+				r.before = conn.written.Load()
+			}
+			a.reach = append(a.reach, r)
 			if a.body == nil {
 				return
 			}
 			e.sending = true
-			if conn := workerConnOf(info.Conn); conn != nil {
+			if conn != nil {
 				conn.carry(a.body)
 			}
 		},
@@ -175,8 +204,14 @@ func (e *exchange) lost(a *attempt, err error) error {
 	case e.r.Context().Err() != nil:
 		e.x.debug("the client left", &e.call, a.lease)
 		return gone(e.r)
+	case cause != nil && a.sent():
+		// Not a 503, which clients repeat by themselves: the owner may be at
+		// work on it.
+		return refuse(http.StatusBadGateway, "the owner's answer could not be waited for: "+cause.Error())
 	case errors.Is(cause, errOwnerEnded):
-		return notNow("the owner's session has ended", time.Second)
+		ref := notNow("the owner's session has ended", time.Second)
+		ref.moving = true
+		return ref
 	case cause != nil:
 		return notNow("this node is shutting down", time.Second)
 	}
@@ -188,8 +223,10 @@ func (e *exchange) lost(a *attempt, err error) error {
 	if _, ok := errors.AsType[*dialError](err); ok || a.conn == nil {
 		// Nothing was sent. The id stays where it is all the same: the owner
 		// may be serving others (protocol §5).
-		e.x.info("the owner does not accept a connection", &e.call, a.lease, zap.Error(err))
-		return ownerDown(e.x.p.leases.left(a.lease))
+		e.tell("the owner does not accept a connection", a.lease, zap.Error(err))
+		ref := ownerDown(e.x.p.leases.left(a.lease))
+		ref.moving = !a.sent()
+		return ref
 	}
 	e.x.info("the connection to the owner was lost", &e.call, a.lease, zap.Error(err))
 	return refuse(http.StatusBadGateway, "the connection to the owner was lost")

@@ -13,4 +13,7 @@ type counters struct {
 	// retries counts requests that were sent to a second worker because the
 	// first one refused the id.
 	retries atomic.Int64
+	// held is the number of requests that wait for their id now, holds how
+	// many ever did, and holdsGivenUp those of them that waited in vain.
+	held, holds, holdsGivenUp atomic.Int64
 }

@@ -35,6 +35,7 @@ type Environment struct {
 //	REDIS_URL                         required: memory:, redis://…, rediss://…
 //	PORT                              default 8080
 //	PINBOARD_LEASE_TTL_MS             default 15000
+//	PINBOARD_PLACEMENT_HOLD_MS        default 0: off
 //	PINBOARD_AFFINITY_BALANCE_FACTOR  default 2
 //	PINBOARD_TRUSTED_PROXIES          comma-separated CIDRs, default none
 //
@@ -50,6 +51,8 @@ func ReadEnvironment(lookup func(string) (string, bool)) (Environment, error) {
 	env.Port = uint16(r.number("PORT", 8080, 0, math.MaxUint16))
 	lease := r.number("PINBOARD_LEASE_TTL_MS", 15_000, float64(minLease.Milliseconds()), float64(maxLease.Milliseconds()))
 	env.Options.LeaseTTL = time.Duration(lease) * time.Millisecond
+	hold := r.number("PINBOARD_PLACEMENT_HOLD_MS", 0, 0, float64(maxHold.Milliseconds()))
+	env.Options.PlacementHold = time.Duration(hold) * time.Millisecond
 	env.Options.Affinity.BalanceFactor = r.fraction("PINBOARD_AFFINITY_BALANCE_FACTOR", 2, 1, 1e9)
 	env.Options.TrustedProxies = r.prefixes("PINBOARD_TRUSTED_PROXIES")
 	return env, errors.Join(r.faults...)

@@ -38,6 +38,7 @@ func TestEnvironmentDefaults(t *testing.T) {
 	require.Equal(t, uint16(8080), env.Port)
 	require.Equal(t, 15*time.Second, env.Options.LeaseTTL)
 	require.InDelta(t, 2, env.Options.Affinity.BalanceFactor, 0)
+	require.Zero(t, env.Options.PlacementHold)
 	require.Empty(t, env.Options.TrustedProxies)
 	require.NotNil(t, env.Options.Store)
 	require.Nil(t, env.Redis)
@@ -51,6 +52,7 @@ func TestEnvironmentValues(t *testing.T) {
 	env, err := ReadEnvironment(variables(map[string]string{
 		"PORT":                             "0",
 		"PINBOARD_LEASE_TTL_MS":            "1500",
+		"PINBOARD_PLACEMENT_HOLD_MS":       "2500",
 		"PINBOARD_AFFINITY_BALANCE_FACTOR": "1.5",
 		"PINBOARD_TRUSTED_PROXIES":         " 10.0.0.7/8, ::1 ,192.0.2.1,",
 		"REDIS_URL":                        "rediss://user:pa%40ss@one.example:7001,two.example,[2001:db8::1]:7003/0?master_set=main",
@@ -58,6 +60,7 @@ func TestEnvironmentValues(t *testing.T) {
 	require.NoError(t, err)
 	require.Zero(t, env.Port)
 	require.Equal(t, 1500*time.Millisecond, env.Options.LeaseTTL)
+	require.Equal(t, 2500*time.Millisecond, env.Options.PlacementHold)
 	require.InDelta(t, 1.5, env.Options.Affinity.BalanceFactor, 0)
 	require.Equal(t, []netip.Prefix{
 		netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("::1/128"), netip.MustParsePrefix("192.0.2.1/32"),
@@ -100,6 +103,9 @@ func TestAWrongVariableIsOneLineThatNamesIt(t *testing.T) {
 		{"PINBOARD_LEASE_TTL_MS", "15s"},
 		{"PINBOARD_LEASE_TTL_MS", "0"},
 		{"PINBOARD_LEASE_TTL_MS", "NaN"},
+		{"PINBOARD_PLACEMENT_HOLD_MS", "5s"},
+		{"PINBOARD_PLACEMENT_HOLD_MS", "-1"},
+		{"PINBOARD_PLACEMENT_HOLD_MS", "60001"},
 		{"PINBOARD_AFFINITY_BALANCE_FACTOR", "0.5"},
 		{"PINBOARD_AFFINITY_BALANCE_FACTOR", "Inf"},
 		{"PINBOARD_AFFINITY_BALANCE_FACTOR", "many"},

@@ -36,7 +36,9 @@ type exchange struct {
 	body     *hop.Body   // nil without one
 	trailers http.Header // those that the client announces, without values
 	expects  bool        // the client holds the body back until it gets a 100
-	sending  bool        // a worker is being sent the body, or was
+	sending  bool        // the body is being read for a worker, or was
+	tried    route       // where the request was sent last, if anywhere
+	held     *held       // once the request has had to wait
 
 	// mu guards what happens before the answer on the transport's goroutines.
 	mu    sync.Mutex
@@ -75,43 +77,95 @@ func newExchange(x *proxy, w http.ResponseWriter, r *http.Request, t target, c c
 	return e
 }
 
-// run sends the request to the owner and relays the answer.
-func (e *exchange) run(rt route) {
-	counters := &e.x.p.counters
-	counters.proxying.Add(1)
-	defer counters.proxying.Add(-1)
+// run gets the request to the owner and relays the answer. While the id moves it
+// is held, as the options allow, and tried again.
+func (e *exchange) run() {
+	proxying := &e.x.p.counters.proxying
+	proxying.Add(1)
+	defer proxying.Add(-1)
+	out := e.try(route{})
+	for out.moving() {
+		proxying.Add(-1)
+		next, again := e.hold(&out)
+		proxying.Add(1)
+		if !again {
+			break
+		}
+		out = e.try(next)
+	}
+	e.settle(&out)
+	switch {
+	case out.err != nil:
+		e.refuse(out.err)
+	case out.resp.StatusCode == http.StatusSwitchingProtocols:
+		defer out.close()
+		e.switchProtocols(out.attempt)
+	default:
+		defer out.close()
+		e.relay(out.attempt)
+	}
+}
+
+// outcome is what became of trying to get a request to its owner: an answer to
+// relay, or a refusal.
+type outcome struct {
+	*attempt
+	err error
+	// refused: the answer is an in-band refusal, and there is no other place
+	// for the id as yet.
+	refused bool
+}
+
+// moving reports whether the request may be held and tried again.
+func (o *outcome) moving() bool {
+	if o.err != nil {
+		return isMoving(o.err)
+	}
+	return o.refused
+}
+
+// try sends the request to the owner, which it looks up if it is not given, and
+// to a second worker if that one refuses the id.
+func (e *exchange) try(rt route) outcome {
+	e.tried = route{}
+	if rt.lease == nil {
+		var err error
+		if rt, err = e.x.p.placer.resolve(e.r.Context(), e.call.ask); err != nil {
+			if e.r.Context().Err() != nil {
+				err = gone(e.r)
+			}
+			return outcome{err: err}
+		}
+	}
 	a, err := e.send(rt)
 	if err != nil {
-		e.refuse(err)
-		return
+		return outcome{err: err}
 	}
-	if e.refusedInBand(a) {
+	refused := e.refusedInBand(a)
+	if refused {
 		first := a
-		if a, err = e.sendElsewhere(first); err != nil {
-			e.refuse(err)
-			return
+		if a, refused, err = e.sendElsewhere(first); err != nil {
+			return outcome{err: err}
 		}
-		if a != first && e.refusedInBand(a) && e.givesUp(a) {
-			e.free(a.refusal()) // this one is passed on, but its row must not stay
+		if a != first {
+			if refused = e.refusedInBand(a); refused && e.givesUp(a) {
+				e.free(a.refusal()) // its row must not stay
+			}
 		}
 	}
-	defer a.close()
 	notReady := a.resp.StatusCode == http.StatusForbidden && a.detail() == wire.DetailInvalidAttestation
 	switch {
 	case a.fault != nil:
 		err = e.lost(a, a.fault)
-		a.close()
-		e.refuse(err)
 	case notReady:
 		// It has not read its acknowledgement yet, or is another process on
 		// the same port.
-		a.close()
-		e.refuse(notNow("the owner is not ready", time.Second))
-	case a.resp.StatusCode == http.StatusSwitchingProtocols:
-		e.switchProtocols(a)
+		err = moving("the owner is not ready", time.Second)
 	default:
-		e.relay(a)
+		return outcome{attempt: a, refused: refused}
 	}
+	a.close()
+	return outcome{err: err}
 }
 
 // refuse answers in place of a worker.

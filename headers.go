@@ -17,6 +17,7 @@ const (
 	headerUpgrade        = "Upgrade"
 	headerTrailer        = "Trailer"
 	headerExpect         = "Expect"
+	headerCookie         = "Cookie"
 	headerForwardedFor   = "X-Forwarded-For"
 	headerForwardedProto = "X-Forwarded-Proto"
 	headerForwardedHost  = "X-Forwarded-Host"
@@ -73,7 +74,7 @@ func copyEndToEnd(dst, src http.Header) {
 // (RFC 9110, section 6.5.1).
 func trailer(name string) bool {
 	switch name {
-	case "Content-Length", "Host", headerExpect, "Authorization", "Cookie", "Set-Cookie",
+	case "Content-Length", "Host", headerExpect, "Authorization", headerCookie, "Set-Cookie",
 		"Forwarded", "X-Real-Ip", headerForwardedFor, headerForwardedProto, headerForwardedHost:
 		return false
 	}
@@ -114,6 +115,7 @@ func (p proxies) workerHeader(r *http.Request, who *passport.Identity) http.Head
 		for _, name := range who.HideHeaders {
 			delete(h, textproto.CanonicalMIMEHeaderKey(name))
 		}
+		hideCookies(h, who.HideCookies)
 	}
 	if slices.ContainsFunc(r.Header["Te"], func(line string) bool { return hasToken(line, "trailers") }) {
 		h["Te"] = []string{"trailers"}
@@ -191,6 +193,29 @@ func withoutParameters(query string, names []string) string {
 		return slices.Contains(names, name)
 	})
 	return strings.Join(parts, "&")
+}
+
+// hideCookies removes the named cookies and leaves the others as they are, byte
+// for byte. A line of which nothing is left is removed too.
+func hideCookies(h http.Header, names []string) {
+	lines := h[headerCookie]
+	if len(names) == 0 || len(lines) == 0 {
+		return
+	}
+	kept := make([]string, 0, len(lines)) // the lines are the client's request's too
+	for _, line := range lines {
+		parts := strings.Split(line, ";")
+		left := slices.DeleteFunc(parts, func(part string) bool {
+			name, _, _ := strings.Cut(part, "=")
+			return slices.Contains(names, textproto.TrimString(name))
+		})
+		if line = strings.TrimLeft(strings.Join(left, ";"), " \t"); line != "" {
+			kept = append(kept, line)
+		}
+	}
+	if h[headerCookie] = kept; len(kept) == 0 {
+		delete(h, headerCookie)
+	}
 }
 
 // isEventStream reports whether an answer is a stream of server-sent events.

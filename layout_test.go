@@ -54,7 +54,7 @@ func forbidden(importer, imported string) bool {
 		return imported == "" || imported == "passport" || strings.HasPrefix(imported, "internal/store")
 	case importer == "":
 		return imported == "worker"
-	case importer == "internal/wire":
+	case importer == "internal/wire", importer == "internal/resources":
 		return true
 	case importer == "internal/attest", importer == "passport":
 		return imported != "internal/wire"

@@ -16,6 +16,12 @@ const (
 	// watchEvery is how often a node asks what became of the sessions it has
 	// requests open to. A cut comes within one heartbeat (protocol §5), 3 s.
 	watchEvery = time.Second
+	// endGrace is how long what is open to a session that has ended before its
+	// lease would have may still end by itself. Such a worker has deregistered:
+	// nothing lives there, but the last bytes of its streams may be on their way,
+	// and so may refusals that send a request elsewhere. With watchEvery it stays
+	// within one heartbeat.
+	endGrace = time.Second
 	// storeTimeout bounds one look into the store. A frozen store must not
 	// hold a request for longer than its client waits, nor a heartbeat for
 	// longer than the worker's 5 s.
@@ -55,6 +61,7 @@ type lease struct {
 	replaced bool               // by a successor: serves no new requests
 	ended    bool               // and so did every successor
 	flows    map[*flow]struct{} // open requests
+	cutting  *time.Timer        // set when it ended and they may go on a little
 	unused   int                // watch rounds without a flow or a look-up
 }
 
@@ -148,9 +155,28 @@ func (l *leases) succeed(clientID string, secret wire.Secret, sessionID string) 
 	}
 }
 
-// cut ends a session in this node's view; the caller holds the lock.
+// cut ends a session in this node's view, for new requests at once; the caller
+// holds the lock. Past its lease, what is open ends at once too: the worker may
+// be frozen.
 func (l *leases) cut(s *lease) {
+	if s.ended {
+		return
+	}
 	s.ended = true
+	grace := min(time.Until(s.until), endGrace)
+	if grace <= 0 || len(s.flows) == 0 {
+		s.cutFlows()
+		return
+	}
+	s.cutting = time.AfterFunc(grace, func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		s.cutFlows()
+	})
+}
+
+// cutFlows cuts what is open; the caller holds the lock.
+func (s *lease) cutFlows() {
 	for f := range s.flows {
 		f.cancel(errOwnerEnded)
 	}
@@ -185,6 +211,9 @@ func (l *leases) open(ctx context.Context, s *lease) (f *flow, flowCtx context.C
 	return f, flowCtx, func() {
 		l.mu.Lock()
 		delete(s.flows, f)
+		if s.cutting != nil && len(s.flows) == 0 {
+			s.cutting.Stop()
+		}
 		l.mu.Unlock()
 		cancel(context.Canceled)
 	}

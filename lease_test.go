@@ -94,22 +94,51 @@ func TestWhatANodeKnowsOfALeaseOnlyGrowsAndIsOverAtItsEnd(t *testing.T) {
 
 func TestTheEndOfASessionCutsItsFlowsAndNoOthers(t *testing.T) {
 	t.Parallel()
-	n := newRegNode(t, Options{}, nil)
-	w, other := n.workerAt("http://127.0.0.1:1"), n.workerAt("http://127.0.0.1:2")
-	w.record("/a")
-	other.record("/a")
-	one, two, theirs := n.openFlow(w.session), n.openFlow(w.session), n.openFlow(other.session)
-	n.pb.leases.end("unknown")
-	require.NoError(t, one.Err())
-	s := n.pb.leases.byID[w.session]
-	n.pb.leases.end(w.session)
-	require.Equal(t, errOwnerEnded, context.Cause(one))
-	require.Equal(t, errOwnerEnded, context.Cause(two))
-	require.NoError(t, theirs.Err())
-	// What is opened just after is cut at once.
-	_, late, done := n.pb.leases.open(t.Context(), s)
-	defer done()
-	require.Equal(t, errOwnerEnded, context.Cause(late))
+	synctest.Test(t, func(t *testing.T) {
+		n := newRegNode(t, Options{}, nil)
+		w, other := n.workerAt("http://127.0.0.1:1"), n.workerAt("http://127.0.0.1:2")
+		w.record("/a")
+		other.record("/a")
+		one, two, theirs := n.openFlow(w.session), n.openFlow(w.session), n.openFlow(other.session)
+		n.pb.leases.end("unknown")
+		require.NoError(t, one.Err())
+		s := n.pb.leases.byID[w.session]
+		n.pb.leases.end(w.session)
+		require.Zero(t, n.pb.leases.left(s))
+		time.Sleep(endGrace - time.Nanosecond)
+		synctest.Wait()
+		require.NoError(t, one.Err(), "its answer may be on its way")
+		time.Sleep(time.Nanosecond)
+		synctest.Wait()
+		require.Equal(t, errOwnerEnded, context.Cause(one))
+		require.Equal(t, errOwnerEnded, context.Cause(two))
+		require.NoError(t, theirs.Err())
+		// What is opened just after is cut at once.
+		_, late, done := n.pb.leases.open(t.Context(), s)
+		defer done()
+		require.Equal(t, errOwnerEnded, context.Cause(late))
+	})
+}
+
+// A session that ended because its lease did may be a frozen worker's.
+func TestPastItsLeaseASessionsFlowsAreCutAtOnce(t *testing.T) {
+	t.Parallel()
+	for past, cut := range map[time.Duration]time.Duration{0: 0, -endGrace / 2: endGrace / 2} {
+		synctest.Test(t, func(t *testing.T) {
+			n := newRegNode(t, Options{}, nil)
+			w := n.workerAt("http://127.0.0.1:1")
+			w.record("/a")
+			open := n.openFlow(w.session)
+			time.Sleep(n.pb.opts.LeaseTTL + past)
+			n.pb.leases.end(w.session)
+			if cut > 0 {
+				require.NoError(t, open.Err())
+				time.Sleep(cut)
+				synctest.Wait()
+			}
+			require.Equal(t, errOwnerEnded, context.Cause(open))
+		})
+	}
 }
 
 func TestAFlowThatIsDoneIsForgotten(t *testing.T) {
@@ -130,23 +159,27 @@ func TestAFlowThatIsDoneIsForgotten(t *testing.T) {
 
 func TestASuccessorTakesOverTheFlowsAndTheirEnd(t *testing.T) {
 	t.Parallel()
-	n := newRegNode(t, Options{}, nil)
-	w, other := n.workerAt("http://127.0.0.1:1"), n.workerAt("http://127.0.0.1:2")
-	w.record("/a")
-	other.record("/a")
-	open, theirs := n.openFlow(w.session), n.openFlow(other.session)
-	l := n.pb.leases
-	l.succeed(w.client, wire.NewSecret(w.secret), "second")
-	l.succeed(w.client, wire.NewSecret(w.secret), "third")
-	require.NoError(t, open.Err())
-	require.Zero(t, l.left(l.byID[w.session]))
-	require.Positive(t, l.left(l.byID[other.session]))
-	l.end(w.session)
-	l.end("second")
-	require.NoError(t, open.Err())
-	l.end("third")
-	require.Equal(t, errOwnerEnded, context.Cause(open))
-	require.NoError(t, theirs.Err())
+	synctest.Test(t, func(t *testing.T) {
+		n := newRegNode(t, Options{}, nil)
+		w, other := n.workerAt("http://127.0.0.1:1"), n.workerAt("http://127.0.0.1:2")
+		w.record("/a")
+		other.record("/a")
+		open, theirs := n.openFlow(w.session), n.openFlow(other.session)
+		l := n.pb.leases
+		l.succeed(w.client, wire.NewSecret(w.secret), "second")
+		l.succeed(w.client, wire.NewSecret(w.secret), "third")
+		require.NoError(t, open.Err())
+		require.Zero(t, l.left(l.byID[w.session]))
+		require.Positive(t, l.left(l.byID[other.session]))
+		l.end(w.session)
+		l.end("second")
+		require.NoError(t, open.Err())
+		l.end("third")
+		time.Sleep(endGrace)
+		synctest.Wait()
+		require.Equal(t, errOwnerEnded, context.Cause(open))
+		require.NoError(t, theirs.Err())
+	})
 }
 
 func TestShutdownEndsStreamsInOrderAndThenCutsTheRest(t *testing.T) {

@@ -88,11 +88,15 @@ func (g *registry) health(ctx context.Context, w http.ResponseWriter, _ *registr
 		CacheHits    int64 `json:"cacheHits"`
 		Proxying     int64 `json:"proxying"`
 		Retries      int64 `json:"retries"`
+		Held         int64 `json:"held"`
+		Holds        int64 `json:"holds"`
+		HoldsGivenUp int64 `json:"holdsGivenUp"`
 	}{
 		// Rounded up: 0 means that there is none.
 		QuarantineMs: (left + time.Millisecond - 1).Milliseconds(),
 		Resolves:     g.counters.resolves.Load(), CacheHits: g.counters.cacheHits.Load(),
 		Proxying: g.counters.proxying.Load(), Retries: g.counters.retries.Load(),
+		Held: g.counters.held.Load(), Holds: g.counters.holds.Load(), HoldsGivenUp: g.counters.holdsGivenUp.Load(),
 	})
 	return nil
 }

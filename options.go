@@ -57,6 +57,21 @@ type Options struct {
 	// (protocol §5). At most 16 MiB, default 64 KiB.
 	ReplayBuffer int
 
+	// PlacementHold is how long a request waits, instead of getting a 503 at
+	// once, while its id moves or is in quarantine and no application has seen
+	// the request; then it is tried once more, and that answer counts. A
+	// request whose body is longer than ReplayBuffer waits only while nothing
+	// beyond that was sent. Where the host's server has a WriteTimeout, it has
+	// to leave room for this. At most 1 min, default 0: no request waits.
+	PlacementHold time.Duration
+	// MaxHeld is how many requests may wait at once on this node, each with up
+	// to ReplayBuffer bytes of its body; the others get their 503 at once. At
+	// most 100,000, default 1,000.
+	MaxHeld int
+	// MaxHeldPerID is how many of them may wait for one id. At most MaxHeld,
+	// default 100, or MaxHeld if that is less.
+	MaxHeldPerID int
+
 	// Transport is the model for connections to workers: its TLS settings and
 	// limits are taken over. It is copied, never used itself; its Proxy is
 	// ignored, workers are dialled directly. Default: a transport with
@@ -107,6 +122,8 @@ const (
 	warnLease = 9 * time.Second // the Python client's buffer, and a beat, and time to answer
 	maxShards = 1024
 	maxReplay = 16 << 20
+	maxHold   = time.Minute
+	maxHeld   = 100_000
 )
 
 // withDefaults returns a copy in which zero values are replaced.
@@ -128,6 +145,12 @@ func (o Options) withDefaults() Options {
 	}
 	if o.ReplayBuffer == 0 {
 		o.ReplayBuffer = 64 << 10
+	}
+	if o.MaxHeld == 0 {
+		o.MaxHeld = 1000
+	}
+	if o.MaxHeldPerID == 0 {
+		o.MaxHeldPerID = min(100, o.MaxHeld)
 	}
 	if o.Logger == nil {
 		o.Logger = zap.NewNop()
@@ -171,6 +194,14 @@ func (o *Options) validate() error {
 	}
 	if o.ReplayBuffer < 0 || o.ReplayBuffer > maxReplay {
 		fault("ReplayBuffer is %d, must be from 0 to %d bytes", o.ReplayBuffer, maxReplay)
+	}
+	if o.PlacementHold < 0 || o.PlacementHold > maxHold {
+		fault("PlacementHold is %v, must be from 0 to %v", o.PlacementHold, maxHold)
+	}
+	if o.MaxHeld < 0 || o.MaxHeld > maxHeld {
+		fault("MaxHeld is %d, must be from 1 to %d", o.MaxHeld, maxHeld)
+	} else if o.MaxHeldPerID < 0 || o.MaxHeldPerID > o.MaxHeld {
+		fault("MaxHeldPerID is %d, must be from 1 to MaxHeld, which is %d", o.MaxHeldPerID, o.MaxHeld)
 	}
 	return errors.Join(faults...)
 }

@@ -32,6 +32,10 @@ func TestZeroOptionsMeanTheirDefaults(t *testing.T) {
 	require.InDelta(t, 2, p.opts.Affinity.BalanceFactor, 0)
 	require.NotNil(t, p.opts.Affinity.Key)
 	require.Equal(t, 64<<10, p.opts.ReplayBuffer)
+	require.Zero(t, p.opts.PlacementHold)
+	require.Equal(t, 1000, p.opts.MaxHeld)
+	require.Equal(t, 100, p.opts.MaxHeldPerID)
+	require.Equal(t, 10, Options{MaxHeld: 10}.withDefaults().MaxHeldPerID)
 	require.NotNil(t, p.opts.Logger)
 	require.NoError(t, p.Close())
 	require.NoError(t, p.Close())
@@ -59,7 +63,17 @@ func TestAWrongOptionIsAnErrorThatNamesIt(t *testing.T) {
 			func(o *Options) { o.Affinity.BalanceFactor = math.Inf(1) },
 		},
 		"TrustedProxies[1]": {func(o *Options) { o.TrustedProxies = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), {}} }},
-		"ReplayBuffer":      {func(o *Options) { o.ReplayBuffer = -1 }, func(o *Options) { o.ReplayBuffer = 16<<20 + 1 }},
+		"PlacementHold": {
+			func(o *Options) { o.PlacementHold = -1 },
+			func(o *Options) { o.PlacementHold = time.Minute + 1 },
+		},
+		"MaxHeld is": {func(o *Options) { o.MaxHeld = -1 }, func(o *Options) { o.MaxHeld = 100_001 }},
+		"MaxHeldPerID": {
+			func(o *Options) { o.MaxHeldPerID = -1 },
+			func(o *Options) { o.MaxHeldPerID = 1001 },
+			func(o *Options) { o.MaxHeld, o.MaxHeldPerID = 10, 11 },
+		},
+		"ReplayBuffer": {func(o *Options) { o.ReplayBuffer = -1 }, func(o *Options) { o.ReplayBuffer = 16<<20 + 1 }},
 	} {
 		for i, change := range changes {
 			opts := goodOptions(t)
@@ -90,6 +104,8 @@ func TestTheLimitsOfOptionsAreGoodValues(t *testing.T) {
 		func(o *Options) { o.Affinity.BalanceFactor = 1 },
 		func(o *Options) { o.ReplayBuffer = 16 << 20 },
 		func(o *Options) { o.ReplayBuffer = 1 },
+		func(o *Options) { o.PlacementHold, o.MaxHeld, o.MaxHeldPerID = time.Minute, 100_000, 100_000 },
+		func(o *Options) { o.PlacementHold, o.MaxHeld = 1, 1 },
 	} {
 		opts := goodOptions(t)
 		change(&opts)

@@ -27,6 +27,7 @@
 //	options.go    Options, defaults, validation; env.go reads the environment
 //	target.go     which instance a request names; clientip.go who sent it
 //	placement.go  whose id is it: resolve, candidates, affinity
+//	hold.go       requests that wait while their id moves
 //	lease.go      this node's view of sessions, and the requests open to them
 //	proxy.go      the data plane
 //	registry.go   what workers call; operators.go what operators call
@@ -51,6 +52,7 @@ type Pinboard struct {
 	store    store.Store
 	leases   *leases
 	placer   *placer
+	holds    *holds
 	proxy    *proxy
 	probe    *prober
 	registry *registry
@@ -74,6 +76,7 @@ func New(opts Options) (*Pinboard, error) {
 	p := &Pinboard{opts: opts, log: opts.Logger, store: opts.open()}
 	p.leases = newLeases(p.store, p.log)
 	p.placer = newPlacer(p.store, p.leases, &opts, &p.counters)
+	p.holds = newHolds(p.placer, &p.opts, &p.counters)
 	transport := newTransport(opts.Transport)
 	p.proxy = newProxy(p, transport)
 	p.probe = newProber(transport)
@@ -117,13 +120,14 @@ func (p *Pinboard) run(ctx context.Context) {
 }
 
 // Close takes no new requests, ends event streams, closes WebSockets with code
-// 1012 and stops the background work. It does not wait: requests in flight run
-// to their end. Have http.Server.Shutdown call it (RegisterOnShutdown), which
+// 1012, answers held requests with a 503 and stops the background work. It does
+// not wait: requests in flight run to their end. Have http.Server.Shutdown call it (RegisterOnShutdown), which
 // would wait for streams otherwise, and Shutdown afterwards, because the server
 // overlooks WebSockets. The directory keeps every row. Closing twice does
 // nothing. The error is always nil.
 func (p *Pinboard) Close() error {
 	if p.background.close() {
+		p.holds.stop()
 		p.leases.endStreams()
 	}
 	return nil

@@ -45,8 +45,8 @@ type ask struct {
 	// prefer names a session that a first placement prefers: a cluster
 	// caller's own.
 	prefer string
-	// key returns the affinity key of the request; it is called at most once,
-	// and only for a first placement.
+	// key returns the affinity key of the request; it is called at most once a
+	// look-up, and only for a first placement.
 	key func() (string, bool)
 	// refused is the placement that its worker would not serve.
 	refused *store.Refused
@@ -56,6 +56,12 @@ type ask struct {
 type route struct {
 	lease *lease
 	epoch int64
+	// until is how long the owner's lease ran when the store last said that
+	// the id is the owner's. The lease may have been renewed since, but this
+	// node can't know that the id was not given up and placed elsewhere. Later
+	// than that, the worker's fence against this placement may be gone, too
+	// (protocol §5).
+	until time.Time
 }
 
 func newPlacer(s store.Store, l *leases, opts *Options, c *counters) *placer {
@@ -68,7 +74,8 @@ func newPlacer(s store.Store, l *leases, opts *Options, c *counters) *placer {
 // resolve returns the id's owner, placing the id if it has none. Errors are
 // refusals for the client (protocol §5), the caller's context error, or the
 // store's failing. When the store does not answer, a placement that this node
-// knows of serves as long as its owner's lease is known to run.
+// knows of serves for as long as its owner's lease ran when the store last
+// confirmed it.
 func (p *placer) resolve(ctx context.Context, a ask) (route, error) {
 	p.counters.resolves.Add(1)
 	rt, err := p.lookUp(ctx, a)
@@ -86,7 +93,8 @@ func (p *placer) resolve(ctx context.Context, a ask) (route, error) {
 	if ctx.Err() != nil {
 		return route{}, err // the client has left: that says nothing of the route
 	}
-	if known, ok := p.routes.get(a.instance); ok && a.refused == nil && p.leases.left(known.lease) > 0 {
+	known, ok := p.routes.get(a.instance)
+	if ok && a.refused == nil && time.Now().Before(known.until) && p.leases.left(known.lease) > 0 {
 		p.counters.cacheHits.Add(1)
 		return known, nil
 	}
@@ -128,19 +136,19 @@ func (p *placer) query(ctx context.Context, a ask) (route, error) {
 			return err
 		}
 		p.leases.extend(s, asked, res.Left)
-		rt = route{lease: s, epoch: res.Epoch}
+		rt = route{lease: s, epoch: res.Epoch, until: asked.Add(res.Left)}
 		return nil
 	})
 	if errors.Is(err, store.ErrNoSession) {
 		// The bucket's record outlived the session's by a moment: the owner
 		// has just gone, and the next look-up will find that out.
-		return route{}, notNow("the owner has just gone", time.Second)
+		return route{}, moving("the owner has just gone", time.Second)
 	}
 	return rt, err
 }
 
 // errNoCandidate: workers, but all draining, degraded or not yet active.
-var errNoCandidate = notNow("no worker takes placements now", retryNoCandidate)
+var errNoCandidate = moving("no worker takes placements now", retryNoCandidate)
 
 // refusalFor returns what to tell the client, or nil when there is an owner to
 // ask.
@@ -149,7 +157,9 @@ func refusalFor(res store.Result) error {
 	case res.Outcome == store.UnknownNamespace:
 		return refuse(http.StatusNotFound, "unknown namespace")
 	case res.Outcome == store.Quarantined:
-		return notNow("placement waits for owners from before the store lost its memory", res.Left)
+		ref := moving("placement waits for owners from before the store lost its memory", res.Left)
+		ref.idle = res.Left
+		return ref
 	case res.Outcome == store.NoCandidate:
 		return errNoCandidate
 	case res.Stopped:
@@ -161,7 +171,7 @@ func refusalFor(res store.Result) error {
 // ownerDown answers for an owner that can't be reached inside its lease. The
 // wait is capped: a worker that shuts down plainly frees its ids sooner.
 func ownerDown(leaseLeft time.Duration) *refusal {
-	return notNow("the owner does not answer", min(leaseLeft, 3*time.Second))
+	return moving("the owner does not answer", min(leaseLeft, 3*time.Second))
 }
 
 // lookOnly is a Request.View that is never current: the answer is StaleView

@@ -308,6 +308,29 @@ func TestKnownRoutesServeInsideTheirLeaseWhileTheStoreIsAway(t *testing.T) {
 	})
 }
 
+// A session that is renewed says nothing of a single id: it may have been given
+// up, and placed elsewhere, since this node last asked for it.
+func TestARouteThatWasNotConfirmedForALeaseIsNotServedWhileTheStoreIsAway(t *testing.T) {
+	t.Parallel()
+	inPlacingBubble(t, Options{}, func(t *testing.T, n *regNode) {
+		w := n.ready(10, "/a")
+		old, err := n.resolve("old", nil)
+		require.NoError(t, err)
+		for range 6 {
+			time.Sleep(3 * time.Second) // virtual time
+			w.report(10)
+			_, err = n.resolve("young", nil)
+			require.NoError(t, err)
+		}
+		require.Positive(t, n.pb.leases.left(old.lease), "the owner's lease is known to run")
+		n.store.freeze()
+		_, err = n.resolve("old", nil)
+		require.ErrorIs(t, err, errStoreAway)
+		_, err = n.resolve("young", nil)
+		require.NoError(t, err)
+	})
+}
+
 func TestARefusedPlacementGoesToAnotherClient(t *testing.T) {
 	t.Parallel()
 	inPlacingBubble(t, Options{}, func(t *testing.T, n *regNode) {

@@ -49,15 +49,7 @@ func (x *proxy) serve(w http.ResponseWriter, r *http.Request, t target) {
 		x.p.writeRefusal(w, r, err)
 		return
 	}
-	rt, err := x.p.placer.resolve(r.Context(), c.ask)
-	if err != nil {
-		if r.Context().Err() != nil {
-			err = gone(r)
-		}
-		x.p.writeRefusal(w, r, err)
-		return
-	}
-	newExchange(x, w, r, t, c).run(rt)
+	newExchange(x, w, r, t, c).run()
 }
 
 // gone answers a request whose context has ended: the client has left or, if
@@ -83,7 +75,10 @@ func (x *proxy) admit(r *http.Request, t target) (call, error) {
 	// Also on a cluster call: a static token never reaches a worker.
 	who, err := x.p.opts.Passport.Identify(r.Context(), seen)
 	if err != nil {
-		return call{}, err
+		if r.Context().Err() != nil {
+			return call{}, gone(r)
+		}
+		return call{}, x.p.notIdentified(err)
 	}
 	c := call{ask: ask{instance: inst}, who: who}
 	if isClusterCall(r.Header) {

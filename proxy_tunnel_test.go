@@ -327,7 +327,7 @@ func TestShutdownWaitsForPlainRequestsAndCutsThemInTheEnd(t *testing.T) {
 	require.Equal(t, "slow", body)
 	cancel()
 	resp, _ := stuck.whole("GET")
-	require.Equal(t, 503, resp.StatusCode)
+	require.Equal(t, 502, resp.StatusCode)
 	require.ErrorIs(t, <-ended, context.Canceled)
 
 	resp, _ = f.get("/counters/alice/slow")

@@ -25,6 +25,12 @@ type refusal struct {
 	challenge bool
 	// reregister tells a worker to register anew, with a 409.
 	reregister bool
+	// moving: the id has no owner that serves it right now, no application has
+	// seen the request, and it may be held (Options.PlacementHold).
+	moving bool
+	// idle is how long looking again is pointless: what is left of a
+	// quarantine.
+	idle time.Duration
 }
 
 func (r *refusal) Error() string { return r.message }
@@ -38,7 +44,27 @@ func notNow(message string, retryAfter time.Duration) *refusal {
 	return &refusal{status: http.StatusServiceUnavailable, message: message, retryAfter: retryAfter}
 }
 
+// moving is a notNow for an id that may be served in a moment.
+func moving(message string, retryAfter time.Duration) *refusal {
+	ref := notNow(message, retryAfter)
+	ref.moving = true
+	return ref
+}
+
+// isMoving reports whether an error is a refusal that a request may be held for.
+func isMoving(err error) bool {
+	ref, ok := errors.AsType[*refusal](err)
+	return ok && ref.moving
+}
+
 var errStoreAway = notNow("the store does not answer", time.Second)
+
+// notIdentified answers a caller of whom the passport could not find out who it
+// is: with a good credential too that may be so for a while.
+func (p *Pinboard) notIdentified(err error) error {
+	p.log.Warn("caller not identified", zap.Error(err))
+	return notNow("the credential could not be checked", time.Second)
+}
 
 // asRefusal maps any error to the answer for it. What is not a refusal is the
 // store's failing, or a fault of ours: the caller learns only to try again.

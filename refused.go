@@ -87,9 +87,10 @@ type replaced struct {
 
 // sendElsewhere looks the row up again, has the id placed on another worker if
 // the refusal gave the placement up, and sends the request there. If there is
-// no other place, the refusal itself is the answer. The error is a refusal for
-// the client; all attempts are closed then.
-func (e *exchange) sendElsewhere(first *attempt) (*attempt, error) {
+// no other place, the refusal itself is the answer, and waits says whether there
+// may be one in a moment. The error is a refusal for the client; all attempts
+// are closed then.
+func (e *exchange) sendElsewhere(first *attempt) (a *attempt, waits bool, err error) {
 	again := e.call.ask
 	if e.givesUp(first) {
 		again.refused = first.refusal()
@@ -98,20 +99,21 @@ func (e *exchange) sendElsewhere(first *attempt) (*attempt, error) {
 		if again.refused != nil {
 			e.free(again.refused)
 		}
-		return first, nil
+		return first, false, nil
 	}
 	rt, err := e.x.p.placer.resolve(e.r.Context(), again)
 	if err != nil {
-		e.x.info("refused by the owner, and no other worker", &e.call, first.lease, zap.Error(err))
-		return first, nil
+		e.tell("refused by the owner, and no other worker", first.lease, zap.Error(err))
+		return first, isMoving(err), nil
 	}
 	if rt.lease.ID == first.lease.ID && rt.epoch == first.epoch {
-		return first, nil // an instance may still live there: its row stays
+		return first, true, nil // an instance may still live there: its row stays
 	}
 	e.x.p.counters.retries.Add(1)
-	e.x.info("refused by the owner, sent again", &e.call, first.lease, zap.String("next", rt.lease.ClientID))
+	e.tell("refused by the owner, sent again", first.lease, zap.String("next", rt.lease.ClientID))
 	first.close()
-	return e.send(rt)
+	a, err = e.send(rt)
+	return a, false, err
 }
 
 // givesUp reports whether an in-band refusal gives the placement up. One

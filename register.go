@@ -192,5 +192,6 @@ func (g *registry) acknowledge(w http.ResponseWriter, c *registryCall, r store.R
 		// The worker's first beat does it too.
 		g.log.Warn("session not activated yet", zap.String("client", r.ClientID), zap.Error(err))
 	}
+	g.holds.nudge(r.Namespaces)
 	return nil
 }

@@ -117,8 +117,7 @@ func (g *registry) admit(w http.ResponseWriter, r *http.Request, t target) (endp
 	who, err := g.opts.Passport.Identify(ctx, r)
 	switch {
 	case err != nil:
-		g.log.Warn("caller not identified", zap.Error(err))
-		return e, nil, notNow("the credential could not be checked", time.Second)
+		return e, nil, g.notIdentified(err)
 	case who == nil:
 		return e, nil, &refusal{status: http.StatusUnauthorized, message: "a known bearer token is required", challenge: true}
 	case !who.HasScope(e.scope):
@@ -283,6 +282,7 @@ func (g *registry) release(ctx context.Context, w http.ResponseWriter, c *regist
 		if released, err = g.store.Release(ctx, releases); err != nil {
 			return err
 		}
+		g.holds.freed(releases)
 	}
 	jsonbody.Write(w, http.StatusOK, wire.Released{Released: released})
 	return nil
@@ -307,6 +307,7 @@ func (g *registry) deregister(ctx context.Context, w http.ResponseWriter, c *reg
 	}
 	g.leases.end(body.SessionID)
 	if s != nil {
+		g.holds.nudge(s.Namespaces)
 		g.log.Info("worker deregistered", zap.String("client", s.ClientID), zap.String("session", s.ID))
 	}
 	jsonbody.Write(w, http.StatusOK, wire.Released{})

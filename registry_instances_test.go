@@ -195,6 +195,7 @@ func TestAReRegistrationCutsNothingAndIsKnownAtOnce(t *testing.T) {
 	// The end of the new one does, also those of the old.
 	a = n.post("/registry/deregister", tokenWorker, fields{"sessionId": second})
 	require.Equal(t, http.StatusOK, a.status)
+	require.Eventually(t, func() bool { return open.Err() != nil }, patience, time.Millisecond)
 	require.ErrorIs(t, context.Cause(open), errOwnerEnded)
 	require.NoError(t, bystander.Err())
 }

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -103,7 +104,7 @@ func TestADeregistrationEndsTheSessionAtOnce(t *testing.T) {
 	require.Equal(t, http.StatusOK, a.status, a.text)
 	require.Equal(t, "no-store", a.header.Get("Cache-Control"))
 	require.InDelta(t, 0, a.field(t, "released"), 0)
-	require.Error(t, open.Err(), "what is open to it is cut")
+	require.Eventually(t, func() bool { return open.Err() != nil }, patience, time.Millisecond, "what is open to it is cut")
 	require.Nil(t, w.listed())
 	_, err := n.store.Lookup(t.Context(), "/a", "x")
 	require.ErrorIs(t, err, store.ErrNotPlaced)

@@ -169,7 +169,9 @@ type workerConn struct {
 	net.Conn
 	addr   netip.Addr
 	closed atomic.Bool
-	body   atomic.Pointer[hop.Reader] // of the request that is on it
+	// written is the number of bytes that left for the worker.
+	written atomic.Int64
+	body    atomic.Pointer[hop.Reader] // of the request that is on it
 }
 
 var errConnLost = errors.New("the connection to the worker was lost")
@@ -189,6 +191,15 @@ func (c *workerConn) drop() {
 	if body := c.body.Swap(nil); body != nil {
 		body.Abort(errConnLost)
 	}
+}
+
+// Write counts what leaves, before it does: whoever looks sees too much rather
+// than too little.
+func (c *workerConn) Write(p []byte) (int, error) {
+	c.written.Add(int64(len(p)))
+	n, err := c.Conn.Write(p)
+	c.written.Add(int64(n - len(p)))
+	return n, err
 }
 
 // Close closes the connection and ends what carry says.

@@ -28,6 +28,7 @@ type member struct {
 // fault holds text of the document but the names of fields.
 type scan struct {
 	env    func(string) (string, bool)
+	log    *logger
 	faults []error
 }
 

@@ -62,7 +62,7 @@ func TestFaultNamesItsPlace(t *testing.T) {
 		"providers[0]":   {`{"providers": [null]}`, `{"providers": ["x"]}`, `{"providers": [[]]}`},
 		"providers[0].type": {
 			`{"providers": [{"id": "p"}]}`,
-			`{"providers": [{"type": "jwt", "id": "users", "issuer": "x"}]}`,
+			`{"providers": [{"type": "oidc", "id": "users", "issuer": "x"}]}`,
 			`{"providers": [{"type": 1, "id": "p"}]}`,
 			`{"providers": [{"type": "statictoken", "id": "p"}]}`,
 			`{"providers": [{"type": null, "id": "p"}]}`,
@@ -199,7 +199,7 @@ func TestOneStartShowsEveryFault(t *testing.T) {
 	   {"type": "staticToken", "id": "p", "extra": 1, "keys": [
 	      {"name": "k", "token": {"env": "UNSET_TOKEN"}, "scopes": 1, "claims": {"pinboard": {"namespaces": ["a/b"], "allowedBackendHosts": ["x y"]}}},
 	      {"name": "k", "token": ""}, 7]},
-	   {"type": "jwt", "id": "users"},
+	   {"type": "oidc", "id": "users"},
 	   {"type": "staticToken", "id": "users", "keys": []}],
 	  "namespaces": {"/a": {"allow": "authenticated", "providers": ["users", "nobody"]}, "a": {"allow": "maybe"}}}`,
 		"provider", "providers[0].extra", "providers[0].keys[0].token", "providers[0].keys[0].scopes",

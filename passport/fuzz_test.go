@@ -16,6 +16,7 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte(document))
 	f.Add([]byte(claims(`{"pinboard": {"namespaces": ["a*"], "allowedBackendHosts": ["10.0.0.0/8", "*.svc", "::1"]}}`)))
 	f.Add([]byte(`{"providers": [{"type": "jwt"}], "namespaces": {"/x": {"allow": "anonymous"}, "x": {}}}`))
+	f.Add([]byte(jwtWith(`{"audience": ["a", "b"], "from": ["cookie:a", "query:b"], "forward": true, "allowHttp": true}`)))
 	f.Add([]byte(`{"a": 1, "a": [{}], "": null}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		p, err := passport.Parse(text, environment)

@@ -17,6 +17,9 @@ import (
 const (
 	ScopeWorker   = "pinboard:worker"
 	ScopeOperator = "pinboard:operator"
+
+	// registryScopes starts every scope that pinboard itself gives a meaning.
+	registryScopes = "pinboard:"
 )
 
 var (
@@ -55,9 +58,11 @@ type Identity struct {
 	// passport are json.Number, so that no digit is lost on the way.
 	Claims map[string]any
 
-	// HideHeaders and HideQuery name the headers and query parameters that
-	// carried the credential and must not reach a worker.
+	// HideHeaders, HideCookies and HideQuery name the headers, cookies and
+	// query parameters that carry credentials and must not reach a worker.
+	// Cookies and parameters are compared with regard to case.
 	HideHeaders []string
+	HideCookies []string
 	HideQuery   []string
 }
 

@@ -48,7 +48,7 @@ func newDirectory(opts *Options, now clock, l *lease) *directory {
 		opts: opts, log: opts.Logger, clock: now, lease: l,
 		slots:     make(chan struct{}, opts.MaxConcurrentActivations),
 		instances: map[key]*Instance{},
-		fences:    newFences(l.grantedTTL, now().mono),
+		fences:    newFences(l.longestTTL, now().mono),
 		changed:   make(chan struct{}),
 		counts:    map[string]*NamespaceStats{},
 	}

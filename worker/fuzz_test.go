@@ -24,7 +24,12 @@ func fuzzed(t *testing.T) *Worker {
 	require.NoError(t, err)
 	pb.worker = w
 	require.NoError(t, w.Host("/c", echo))
-	t.Cleanup(func() { require.NoError(t, w.Shutdown(context.Background())) })
+	t.Cleanup(func() {
+		w.reg.mu.Lock()
+		w.reg.session = "" // else the shutdown lingers, for requests on their way
+		w.reg.mu.Unlock()
+		require.NoError(t, w.Shutdown(context.Background()))
+	})
 	return w
 }
 

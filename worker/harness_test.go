@@ -20,6 +20,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/pinboard-go/pinboard/internal/attest"
+	"github.com/pinboard-go/pinboard/internal/resources"
 	"github.com/pinboard-go/pinboard/internal/wire"
 )
 
@@ -229,9 +230,13 @@ func newHarness(t *testing.T, opts Options, hosts map[string]Constructor) *harne
 	if opts.AdvertiseURL == "" {
 		opts.AdvertiseURL = "http://worker:8000"
 	}
+	if opts.Headroom == nil { // else figures depend on the machine
+		opts.Headroom = func() float64 { return 1024 }
+	}
 	opts.Transport, opts.Logger = h.pb, zap.New(core)
 	w, err := build(opts, none, h.now, func() float64 { return 1 })
 	require.NoError(t, err)
+	w.process = resources.NewProcess(t.TempDir())
 	h.w, h.pb.worker = w, w
 	for namespace, construct := range hosts {
 		require.NoError(t, w.Host(namespace, construct))

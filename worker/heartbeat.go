@@ -17,12 +17,12 @@ import (
 
 // heartbeat renews the session, and obeys what the answer says (protocol §2).
 func (r *registration) heartbeat(ctx context.Context) {
-	sent := r.clock()
 	acks := slices.Sorted(maps.Keys(r.acks))
 	body := &wire.Heartbeat{
-		SessionID: r.sessionID(), Headroom: r.readHeadroom(), Draining: r.draining.Load(), Acks: acks,
+		SessionID: r.sessionID(), Headroom: r.headroom.figure(ctx), Draining: r.draining.Load(), Acks: acks,
 	}
 	body.Challenge, body.ChallengeValue = r.newChallenge()
+	sent := r.clock() // not before: Options.Headroom may take its time
 	a, err := r.client.post(ctx, wire.PathHeartbeat, body)
 	switch {
 	case ctx.Err() != nil:

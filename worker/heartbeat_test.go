@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"maps"
-	"math"
 	"net/http"
 	"testing"
 	"testing/synctest"
@@ -224,32 +223,6 @@ func TestAcksOfALostSessionAreNotSentInTheNext(t *testing.T) {
 		h.pb.on(nil)
 		h.after(3 * time.Second)
 		require.NotContains(t, h.pb.last(t, wire.PathHeartbeat).body, "acks")
-	})
-}
-
-func TestHeadroomNeverStopsTheHeartbeat(t *testing.T) {
-	t.Parallel()
-	answers := []func() float64{
-		func() float64 { panic("mine") },
-		func() float64 { return 7.5 },
-		func() float64 { return -1 },
-		math.NaN,
-		func() float64 { return math.Inf(1) },
-		func() float64 { panic("mine") },
-		func() float64 { return 0 },
-		func() float64 { return math.NaN() },
-		func() float64 { return 1e300 },
-	}
-	asked := 0
-	opts := Options{Headroom: func() float64 { asked++; return answers[(asked-1)%len(answers)]() }}
-	inBubble(t, opts, hosting(echo), func(t *testing.T, h *harness) {
-		h.start()
-		h.after(24 * time.Second)
-		sent := []any{h.pb.last(t, wire.PathRegister).body["headroom"]}
-		for _, c := range h.pb.to(wire.PathHeartbeat) {
-			sent = append(sent, c.body["headroom"])
-		}
-		require.Equal(t, []any{0.0, 7.5, 7.5, 7.5, 7.5, 7.5, 0.0, 0.0, 1e300}, sent)
 	})
 }
 

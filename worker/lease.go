@@ -61,7 +61,7 @@ type lease struct {
 	mu        sync.Mutex
 	granted   bool
 	deadline  instant
-	ttl       time.Duration
+	longest   time.Duration // of all grants
 	capped    bool
 	ceiling   time.Duration // monotonic, while capped
 	unhealthy bool          // what was announced last
@@ -124,7 +124,7 @@ func (l *lease) renewed(sent instant, ttl time.Duration) {
 	if l.stateAt(now) == leaseExpired {
 		l.lose(ErrLeaseLost)
 	}
-	l.granted, l.ttl = true, ttl
+	l.granted, l.longest = true, max(l.longest, ttl)
 	l.deadline = sent.add(ttl)
 	if l.capped {
 		l.deadline.mono = min(l.deadline.mono, l.ceiling)
@@ -168,11 +168,13 @@ func (l *lease) unlimit() {
 	l.capped = false
 }
 
-// grantedTTL returns the length of the last grant, 0 before the first.
-func (l *lease) grantedTTL() time.Duration {
+// longestTTL returns the length of the longest grant, 0 before the first. A
+// registration that was answered late grants only what is left of its lease,
+// which says nothing of how long a node of pinboard may trust a route.
+func (l *lease) longestTTL() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.ttl
+	return l.longest
 }
 
 // flaps returns how often the lease turned unhealthy.

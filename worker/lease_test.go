@@ -55,6 +55,18 @@ func TestLeaseIsNothingBeforeTheFirstGrant(t *testing.T) {
 	require.Equal(t, leaseExpired, l.state())
 }
 
+// A late answer to a registration grants what is left. Fences must outlive what
+// a node of pinboard knows of a placement, which is up to a whole lease old.
+func TestAShortGrantDoesNotShortenTheMemoryOfFences(t *testing.T) {
+	t.Parallel()
+	l, c := handLease()
+	defer l.end()
+	require.Zero(t, l.longestTTL())
+	l.renewed(c.at, 15*time.Second)
+	l.renewed(c.at, time.Second)
+	require.Equal(t, 15*time.Second, l.longestTTL())
+}
+
 func TestLeaseLimitBindsLaterRenewalsOnly(t *testing.T) {
 	t.Parallel()
 	l, c := handLease()

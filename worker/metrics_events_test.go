@@ -378,6 +378,10 @@ func TestMetricsOfCallbacks(t *testing.T) {
 			opts: Options{Headroom: func() float64 { panic("mine") }}, before: (*harness).start, event: passing(3 * time.Second),
 			want: series{hookFailures("headroom"): 1},
 		},
+		"Headroom is late": {
+			opts: Options{Headroom: lateOnce()}, before: (*harness).start, event: passing(9 * time.Second),
+			want: series{hookFailures("headroom"): 1},
+		},
 	})
 }
 
@@ -521,4 +525,15 @@ func TestMetricsOfReleases(t *testing.T) {
 			want: series{controlPlane("deregister", "exhausted"): 1, registered: -1},
 		},
 	})
+}
+
+// lateOnce returns a Headroom whose second answer takes 4 s.
+func lateOnce() func() float64 {
+	asked := 0
+	return func() float64 {
+		if asked++; asked == 2 {
+			<-time.After(4 * time.Second)
+		}
+		return 1
+	}
 }

@@ -49,10 +49,16 @@ type Options struct {
 	Transport http.RoundTripper
 
 	// Headroom returns how much more this worker can take, in any unit that
-	// all workers of its namespaces share. It is called before every heartbeat
-	// and must return at once. After a panic, and in place of an answer that
-	// is negative or not a finite number, the last good one is sent, 0 before
-	// there was one. Default: always 1024.
+	// all workers of its namespaces share. It is asked before every heartbeat,
+	// in a goroutine of its own, never twice at a time, and must return soon:
+	// a heartbeat waits for it once, for at most 1 s and at most a third of
+	// HeartbeatInterval, and after that takes what came of it until the next
+	// one. Shutdown does not wait for it. After a panic, and in place of an
+	// answer that is late, negative or not a finite number, the last good one
+	// is sent, 0 before there was one. Default: the memory that is available
+	// to the process, in whole MB of 2^20 bytes: the least of what is left in
+	// each control group (cgroup) around it and on the machine, or 1024 where
+	// neither is known, as outside of Linux.
 	Headroom func() float64
 
 	// HeartbeatInterval is the time between two heartbeats. Default 3 s.

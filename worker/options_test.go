@@ -40,7 +40,6 @@ func TestOptionsDefaults(t *testing.T) {
 	require.Equal(t, 10_000, o.MaxInstances)
 	require.Equal(t, 32, o.MaxConcurrentActivations)
 	require.False(t, o.KeepPlacementOnIdle)
-	require.EqualValues(t, 1024, o.Headroom())
 	require.NotNil(t, o.Logger)
 }
 

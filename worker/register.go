@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"encoding/json"
-	"math"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -36,7 +35,7 @@ type registration struct {
 
 	echo     drain // the operator's, as last applied (protocol §2)
 	backoff  backoff
-	headroom float64             // the last good answer of Options.Headroom
+	headroom headroom
 	acks     map[string]struct{} // applied, and not yet confirmed by a 200
 
 	wake    chan struct{} // a next attempt is due now
@@ -59,13 +58,15 @@ type registration struct {
 }
 
 func newRegistration(opts *Options, now clock, jitter func() float64, l *lease, dir *directory) *registration {
-	return &registration{
+	r := &registration{
 		opts: opts, log: opts.Logger, clock: now, client: newClient(opts), lease: l, dir: dir,
 		clientID: randomHex(16), secret: wire.NewSecret(randomHex(32)),
 		backoff: backoff{interval: opts.HeartbeatInterval, jitter: jitter},
 		acks:    map[string]struct{}{},
 		wake:    make(chan struct{}, 1), changed: make(chan struct{}), releases: newReleaseQueue(),
 	}
+	r.headroom = newHeadroom(opts, func() { r.metrics.callbackFailed("Headroom") })
+	return r
 }
 
 // start runs the loop until stop.
@@ -141,8 +142,8 @@ func (r *registration) setDraining(draining bool) {
 }
 
 func (r *registration) register(ctx context.Context) {
-	sent := r.clock()
-	body := r.registerBody()
+	body := r.registerBody(ctx)
+	sent := r.clock() // not before: Options.Headroom may take its time
 	a, err := r.client.post(ctx, wire.PathRegister, body)
 	switch {
 	case ctx.Err() != nil:
@@ -175,10 +176,10 @@ func (r *registration) registrationFailed(reason string) {
 	r.metrics.registrationFailed(reason)
 }
 
-func (r *registration) registerBody() *wire.Register {
+func (r *registration) registerBody(ctx context.Context) *wire.Register {
 	body := &wire.Register{
 		ClientID: r.clientID, Secret: r.secret, Namespaces: r.namespaces(), AdvertiseURL: r.opts.AdvertiseURL,
-		Headroom: r.readHeadroom(), Draining: r.draining.Load(), Instances: r.dir.held(),
+		Headroom: r.headroom.figure(ctx), Draining: r.draining.Load(), Instances: r.dir.held(),
 		Hostname: r.opts.Hostname, Env: r.opts.Env, Envs: r.envs(),
 		Takeover: string(r.opts.Takeover), Epoch: r.opts.Epoch,
 	}
@@ -306,23 +307,6 @@ func (r *registration) answerChallenge(challenge string) (value string, ok bool)
 		return "", false
 	}
 	return r.challengeAnswer.Reveal(), true
-}
-
-// readHeadroom asks the application, and falls back to its last good answer.
-func (r *registration) readHeadroom() float64 {
-	var h float64
-	fault := contain(func() { h = r.opts.Headroom() })
-	switch {
-	case fault != nil:
-		r.metrics.callbackFailed("Headroom")
-		r.log.Error("callback panicked", zap.String("callback", "Headroom"), zap.Error(fault))
-	case h >= 0 && !math.IsInf(h, 0): // false for NaN
-		r.headroom = h
-	default:
-		r.metrics.callbackFailed("Headroom")
-		r.log.Error("Headroom returned no finite number of at least 0", zap.Float64("headroom", h))
-	}
-	return r.headroom
 }
 
 func randomHex(bytes int) string {

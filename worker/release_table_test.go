@@ -47,7 +47,7 @@ func TestReleaseAndDeregisterAreTriedThreeTimes(t *testing.T) {
 					})
 					began := h.since()
 					require.NoError(t, h.w.Shutdown(t.Context()))
-					require.Equal(t, began+tc.takes, h.since())
+					require.Equal(t, began+tc.takes+linger, h.since())
 					require.Len(t, h.pb.to(path), tc.calls)
 					require.Empty(t, h.pb.to("/elsewhere"))
 					require.Len(t, h.pb.to(wire.PathRegister), 1)
@@ -81,7 +81,7 @@ func TestAShutdownWaitsForSilenceNoLongerThanItsCallsDo(t *testing.T) {
 			h.pb.answer(path, reply{status: http.StatusOK, delay: time.Hour})
 			began := h.since()
 			require.NoError(t, h.w.Shutdown(t.Context()))
-			require.Equal(t, began+takes, h.since(), path)
+			require.Equal(t, began+takes+linger, h.since(), path)
 			require.NotEmpty(t, h.pb.to(wire.PathDeregister))
 		})
 	}

@@ -23,10 +23,6 @@ const (
 	// connectionsTimeout is how long the server waits for connections that no
 	// instance holds.
 	connectionsTimeout = 5 * time.Second
-	// linger is how long requests that were on their way when the worker
-	// deregistered still get an answer: a refusal, on which pinboard looks the
-	// id up again. A closed connection would be a 502 to a client.
-	linger = time.Second
 	// shutdownTimeout is what is left for the shutdown after the drain.
 	shutdownTimeout = 10 * time.Second
 )
@@ -80,9 +76,6 @@ func (w *Worker) Serve(ctx context.Context, listener net.Listener) error {
 	ending, cancel := context.WithTimeout(ending, shutdownTimeout)
 	defer cancel()
 	err := w.Shutdown(ending)
-	if failure == nil {
-		pause(ending, linger)
-	}
 	closeServer(server)
 	<-broken
 	return errors.Join(failure, err)

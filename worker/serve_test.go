@@ -244,6 +244,32 @@ func TestAWorkerThatEndsUnderLoadFailsNobody(t *testing.T) {
 	})
 }
 
+// Where the server is not the worker's own, too: it closes after Shutdown.
+func TestRequestsThatWereOnTheirWayAreRefusedDuringShutdown(t *testing.T) {
+	t.Parallel()
+	inBubble(t, Options{}, hosting(echo), func(t *testing.T, h *harness) {
+		h.start()
+		require.Equal(t, http.StatusOK, h.get("/c/a").Code)
+		h.after(answerTime)
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			require.NoError(t, h.w.Shutdown(t.Context()))
+		}()
+		synctest.Wait()
+		require.Len(t, h.pb.to(wire.PathDeregister), 1)
+		time.Sleep(linger - 1)
+		synctest.Wait()
+		select {
+		case <-ended:
+			require.Fail(t, "over too soon")
+		default:
+		}
+		refused(t, h.get("/c/a"), wire.RefusalExpired)
+		<-ended
+	})
+}
+
 func TestServeWithNothingToDoEndsAtOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/pinboard-go/pinboard/internal/resources"
 	"github.com/pinboard-go/pinboard/internal/wire"
 )
 
@@ -48,7 +49,7 @@ func (o Options) withDefaults(env environment) Options {
 		o.LeaseTTL = leaseTTLFrom(env)
 	}
 	if o.Headroom == nil {
-		o.Headroom = func() float64 { return 1024 }
+		o.Headroom = func() float64 { return float64(resources.AvailableMB("/")) }
 	}
 	if o.Logger == nil {
 		o.Logger = zap.NewNop()

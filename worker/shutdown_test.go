@@ -38,15 +38,6 @@ func TestAShutdownWaitsForCallbacksNoLongerThanItsContext(t *testing.T) {
 			unhealthy(h)
 			h.pb.on(nil)
 		}},
-		"Headroom": {opts: func(opts *Options, hook func()) {
-			calls := 0
-			opts.Headroom = func() float64 {
-				if calls++; calls == 3 {
-					hook()
-				}
-				return 1
-			}
-		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -12,6 +12,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/pinboard-go/pinboard/internal/resources"
 )
 
 var (
@@ -34,6 +36,7 @@ type Worker struct {
 	dir     *directory
 	reg     *registration
 	metrics *metrics
+	process *resources.Process
 
 	mu      sync.RWMutex
 	hosts   map[string]*host
@@ -62,6 +65,7 @@ func build(opts Options, env environment, now clock, jitter func() float64) (*Wo
 	w := &Worker{
 		opts: opts, clock: now, base: advertised.EscapedPath(), born: now().mono,
 		lease: newLease(now, &opts), hosts: map[string]*host{}, stopping: make(chan struct{}, 1),
+		process: resources.NewProcess("/"),
 	}
 	w.dir = newDirectory(&w.opts, now, w.lease)
 	w.reg = newRegistration(&w.opts, now, jitter, w.lease, w.dir)
@@ -201,8 +205,15 @@ func (w *Worker) ReadyHandler() http.Handler {
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { w.probe(rw, r, w.serveReady) })
 }
 
+// linger is how long requests that were on their way when the worker
+// deregistered still get an answer: a refusal, on which pinboard looks the id up
+// again. A closed connection would be a 502 to a client.
+const linger = time.Second
+
 // Shutdown ends the worker: new ids are refused, all instances are aborted and
-// released, and when none is left the session is deregistered. When ctx ends
+// released, and when none is left the session is deregistered. A worker that was
+// registered goes on to refuse requests for another second then, those that were
+// on their way: close its server only after Shutdown. When ctx ends
 // first, Shutdown returns its error, and the session is left to its lease
 // instead: to deregister would be to hand out ids that still live here. Nothing
 // is served afterwards in either case. Shutdown again is a no-op after success
@@ -220,6 +231,7 @@ func (w *Worker) Shutdown(ctx context.Context) error {
 	if w.stopped {
 		return nil
 	}
+	session := w.reg.sessionID() != ""
 	// Heartbeats go on while instances close: their ids must stay theirs.
 	w.dir.refuseAll(errShutdown)
 	err := w.dir.waitEmpty(ctx, nil)
@@ -236,7 +248,7 @@ func (w *Worker) Shutdown(ctx context.Context) error {
 		w.dir.calls.close(empty)
 	})
 	if empty && quiet == nil {
-		if w.reg.sessionID() != "" {
+		if session {
 			w.dir.awaitAnswers(ctx)
 		}
 		w.reg.deregister(ctx)
@@ -246,6 +258,9 @@ func (w *Worker) Shutdown(ctx context.Context) error {
 	w.lease.end()
 	w.reg.client.close()
 	if w.stopped {
+		if session {
+			pause(ctx, linger)
+		}
 		return nil
 	}
 	w.metrics.shutdownFailed("directory")

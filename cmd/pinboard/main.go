@@ -23,6 +23,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/pinboard-go/pinboard"
+	"github.com/pinboard-go/pinboard/passport"
 )
 
 const (
@@ -59,6 +60,10 @@ func run(ctx context.Context, lookup func(string) (string, bool)) (status int) {
 
 func serve(ctx context.Context, env pinboard.Environment, log *zap.Logger) error {
 	env.Options.Logger = log
+	if std, ok := env.Options.Passport.(*passport.Standard); ok {
+		std.LogTo(log)
+		defer func() { _ = std.Close() }()
+	}
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", ":"+strconv.Itoa(int(env.Port)))
 	if err != nil {
 		return fmt.Errorf("PORT: %w", err)

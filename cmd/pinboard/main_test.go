@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"io"
 	"net/http"
@@ -103,6 +104,33 @@ func TestSIGTERMEndsWithStatus0(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, cmd.Wait(), "exit status 0")
 	require.NotContains(t, string(tail), "planted-token")
+}
+
+// That the keys are not to be had is the one thing that operators must learn of
+// an identity server.
+func TestKeysThatAreNotToBeHadAreLogged(t *testing.T) {
+	t.Parallel()
+	const users = `{"providers":[{"type":"jwt","id":"users","issuer":"i","audience":"a","algorithms":["ES256"],"jwksUrl":"http://127.0.0.1:1/"}]}`
+	cmd := command(t, "PINBOARD_PASSPORT="+users, "REDIS_URL=memory:", "PORT=0")
+	log, err := cmd.StderrPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	base, rest := listening(t, log)
+	part := func(text string) string { return base64.RawURLEncoding.EncodeToString([]byte(text)) }
+	token := part(`{"alg":"ES256"}`) + "." + part(`{"iss":"i","aud":"a","sub":"s","exp":4102444800}`) + "." + part("planted")
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, base+"/counters/alice", nil)
+	require.NoError(t, err)
+	req.Header.Set("Authorization", "Bearer "+token)
+	res, err := http.DefaultClient.Do(req)
+	require.NoError(t, err)
+	require.NoError(t, res.Body.Close())
+	require.Equal(t, http.StatusServiceUnavailable, res.StatusCode)
+	require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
+	tail, err := io.ReadAll(rest)
+	require.NoError(t, err)
+	require.NoError(t, cmd.Wait())
+	require.Contains(t, string(tail), `"msg":"keys not fetched","provider":"users"`)
+	require.NotContains(t, string(tail), token)
 }
 
 func TestAServerBeforeItsRedisWaitsAndStillStopsOnSIGTERM(t *testing.T) {

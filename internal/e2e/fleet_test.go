@@ -42,6 +42,7 @@ const passportDocument = `{
 // fleet is a deployment of its own: a store, pinboard nodes and workers.
 type fleet struct {
 	store    string
+	settings []string // more variables of the nodes
 	redisURL string
 	redis    *redistest.Server // nil on memory
 
@@ -99,13 +100,13 @@ func emptyFleet(t *testing.T, store string) *fleet {
 // must stop as it should.
 func (f *fleet) startNode(t *testing.T) *node {
 	t.Helper()
-	n := &node{process: start(t, fmt.Sprintf("pinboard-%d", len(f.nodes)), []string{
+	n := &node{process: start(t, fmt.Sprintf("pinboard-%d", len(f.nodes)), append([]string{
 		"PINBOARD_PASSPORT=" + passportDocument,
 		"E2E_FLEET_TOKEN=" + f.fleetToken, "E2E_OPERATOR_TOKEN=" + f.operatorToken, "E2E_ADA_TOKEN=" + f.adaToken,
 		"REDIS_URL=" + f.redisURL,
 		"PORT=0",
 		"PINBOARD_LEASE_TTL_MS=" + strconv.FormatInt(lease.Milliseconds(), 10),
-	}, pinboardBinary)}
+	}, f.settings...), pinboardBinary)}
 	addr := n.await(t, "listening", func(r record) bool { return r.Msg == "listening" }).Addr
 	n.url = "http://127.0.0.1" + addr[strings.LastIndexByte(addr, ':'):]
 	f.nodes = append(f.nodes, n)

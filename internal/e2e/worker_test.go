@@ -31,6 +31,7 @@ type plan struct {
 	headroom  int    // 1000 if 0
 	buffer    string // seconds
 	drain     string // seconds that a SIGTERM gives to drain; plain shutdown if ""
+	closing   string // seconds that a Go worker's instances take to close; none if ""
 	forgetful string // namespace whose instances end at once, while their rows stay
 	gate      string // file that a Go worker's /linger and its ids "slow…" wait for, while it is not there
 }
@@ -75,6 +76,7 @@ func (f *fleet) launch(t *testing.T, p plan) *worker {
 		"APP_HEARTBEAT=" + seconds(heartbeat),
 		"APP_BUFFER=" + p.buffer,
 		"APP_DRAIN=" + p.drain,
+		"APP_CLOSING=" + p.closing,
 		"APP_FORGETFUL=" + p.forgetful,
 		"APP_GATE=" + p.gate,
 	}

@@ -33,6 +33,7 @@ type Body struct {
 	reading bool
 	buf     *[LargeBuffer]byte // holds rest
 	err     error              // how the source ended: io.EOF, or a fault
+	ahead   func(error)        // see ReadAhead
 }
 
 // NewBody returns the body that src delivers, of which at most limit bytes are
@@ -70,6 +71,29 @@ func (b *Body) Suspend() bool {
 	return true
 }
 
+// ReadAhead reads what may be kept of the source, in the background, while no
+// Reader asks for it, and calls ended, once, when the source ends that way or
+// has ended already: a server sees its client leave only after that. ended must
+// not call the Body. Stop and the next ReadAhead take it back.
+func (b *Body) ReadAhead(ended func(err error)) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.ahead = ended
+	b.goAhead()
+}
+
+// goAhead goes on reading ahead; the caller holds the lock.
+func (b *Body) goAhead() {
+	switch {
+	case b.ahead == nil:
+	case b.err != nil:
+		b.ahead(b.err)
+		b.ahead = nil
+	case !b.spilled && b.rest == nil && len(b.kept) < b.limit:
+		b.startReading()
+	}
+}
+
 // Ended reports whether the source has delivered its end, or a fault.
 func (b *Body) Ended() bool { return b.Err() != nil }
 
@@ -105,6 +129,7 @@ func (b *Body) Stop() {
 		b.reader.end()
 		b.reader = nil
 	}
+	b.ahead = nil
 	for b.reading {
 		b.changed.Wait()
 	}
@@ -143,6 +168,7 @@ func (b *Body) fill() {
 		putLarge(b.buf)
 		b.buf = nil
 	}
+	b.goAhead()
 	b.changed.Broadcast()
 }
 

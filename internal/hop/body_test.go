@@ -55,6 +55,58 @@ func TestABodyBeyondTheLimitIsSpentOnceThatWasTaken(t *testing.T) {
 	b.Stop()
 }
 
+func TestReadingAheadKeepsWhatMayBeKeptAndTellsOfTheEnd(t *testing.T) {
+	t.Parallel()
+	fault := errors.New("planted")
+	for name, c := range map[string]struct {
+		size  int
+		fault error
+		want  error // nil: not told
+	}{
+		"ends within the limit":   {99, io.EOF, io.EOF},
+		"breaks within the limit": {99, fault, fault},
+		"goes on beyond it":       {100_000, io.EOF, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				text := strings.Repeat("x", c.size)
+				b := NewBody(io.MultiReader(iotest.OneByteReader(strings.NewReader(text)), iotest.ErrReader(c.fault)), 100)
+				for range 2 { // also when it has ended before
+					var told error
+					b.ReadAhead(func(err error) { told = err })
+					synctest.Wait()
+					require.Equal(t, c.want, told)
+				}
+				require.True(t, b.Started())
+				got, err := io.ReadAll(open(t, b))
+				require.Equal(t, text, string(got))
+				if c.fault != io.EOF {
+					require.Equal(t, c.fault, err)
+				}
+				b.Stop()
+			})
+		})
+	}
+}
+
+func TestStoppingEndsReadingAhead(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r, w := io.Pipe()
+		b := NewBody(r, 100)
+		b.ReadAhead(func(error) { require.Fail(t, "told after Stop") })
+		go b.Stop()
+		synctest.Wait()
+		_, err := w.Write([]byte("x")) // the read that was under way
+		require.NoError(t, err)
+		synctest.Wait()
+		require.NoError(t, w.Close())
+		synctest.Wait()
+		require.False(t, b.Ended(), "the source is not read any more")
+	})
+}
+
 func TestWhatWasReadAndNotTakenIsNotLost(t *testing.T) {
 	t.Parallel()
 	text := strings.Repeat("x", 50) + strings.Repeat("y", 100_000)

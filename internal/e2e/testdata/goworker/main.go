@@ -1,7 +1,8 @@
 // Command goworker is the application of the end-to-end tests on package
 // worker. It has the environment, the routes and the output of app.py beside it,
 // but for what the Python client alone can do: instances that end while their
-// placement is kept. APP_GATE and what waits for it is this program's own.
+// placement is kept. For this program alone are APP_GATE, with what waits for it,
+// and APP_CLOSING: how many seconds an instance takes to close.
 package main
 
 import (

@@ -37,9 +37,17 @@ func newRoom(inst *worker.Instance) (http.Handler, error) {
 	if strings.HasPrefix(inst.ID(), "slow") {
 		awaitGate()
 	}
-	inst.OnClose(func(context.Context) error {
+	inst.OnClose(func(ctx context.Context) error {
 		tell("close", map[string]any{"id": inst.ID()})
-		return nil
+		if os.Getenv("APP_CLOSING") == "" {
+			return nil
+		}
+		select { // as if it saved its state
+		case <-time.After(seconds("APP_CLOSING")):
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	})
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /state", r.getState)
