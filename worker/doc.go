@@ -63,8 +63,9 @@
 // Without a PinboardURL there is no registration and no lease: once started, the
 // worker serves every id itself, to anybody who reaches it, with the same API
 // and the same life cycle. That is for a developer's machine and for tests. It
-// says so in a warning. New refuses it with a Token or an AdvertiseURL, and where NODE_ENV, ENVIRONMENT or APP_ENV
-// is production or prod, unless PINBOARD_ALLOW_DEV_IN_PRODUCTION is 1.
+// says so in a warning. New refuses it with a Token or an AdvertiseURL, and
+// where NODE_ENV, ENVIRONMENT or APP_ENV is production or prod, unless
+// PINBOARD_ALLOW_DEV_IN_PRODUCTION is 1.
 //
 // # Refusals
 //

@@ -9,18 +9,15 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
-
 	"github.com/pinboard-go/pinboard/worker"
 )
 
 // serve runs a worker in a server of the process's own, beside other routes,
 // until ctx ends: what Serve does for a server that is the worker's alone.
-func serve(ctx context.Context, w *worker.Worker, listener net.Listener, others http.Handler) error {
+func serve(ctx context.Context, w *worker.Worker, listener net.Listener) error {
 	mux := http.NewServeMux()
 	mux.Handle("/pins/", w) // the base path of the advertise URL
-	mux.Handle("/", others)
+	mux.Handle("/ready", w.ReadyHandler())
 	// No ReadTimeout and no WriteTimeout, which would cut streams; pinboard
 	// closes idle connections after 4 s, before the server does.
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute}
@@ -43,7 +40,7 @@ func serve(ctx context.Context, w *worker.Worker, listener net.Listener, others 
 	return errors.Join(err, server.Shutdown(end)) // last: until then pinboard may call
 }
 
-// A worker that shares its server with other routes, such as the metrics.
+// A worker that shares its server with other routes.
 func ExampleWorker_Start() {
 	pinboard := startPinboard()
 	defer pinboard.Close()
@@ -51,9 +48,8 @@ func ExampleWorker_Start() {
 	if err != nil {
 		panic(err)
 	}
-	registry := prometheus.NewRegistry()
 	w, err := worker.New(worker.Options{
-		PinboardURL: pinboard.URL, Token: "a-token", Registerer: registry,
+		PinboardURL: pinboard.URL, Token: "a-token",
 		AdvertiseURL: "http://" + listener.Addr().String() + "/pins",
 	})
 	if err != nil {
@@ -64,7 +60,7 @@ func ExampleWorker_Start() {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- serve(ctx, w, listener, promhttp.HandlerFor(registry, promhttp.HandlerOpts{})) }()
+	go func() { ended <- serve(ctx, w, listener) }()
 	if err := w.AwaitReady(ctx); err != nil {
 		panic(err)
 	}
