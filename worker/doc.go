@@ -70,7 +70,8 @@
 // # Refusals
 //
 // A request that the instance never saw is refused with a 503, Retry-After: 1
-// and the reason in Pinned-Refusal (protocol §5). Some reasons give the id up
-// (wire.GivesUp): pinboard frees the placement, and the worker never serves
-// that placement again, also when another node of pinboard does not know yet.
+// and the reason in Pinned-Refusal. Some reasons give the id up, such as
+// capacity and draining (protocol §5): pinboard frees the placement, and the
+// worker never serves that placement again, also when another node of pinboard
+// does not know yet.
 package worker
