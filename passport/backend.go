@@ -87,8 +87,9 @@ func unmapPrefix(p netip.Prefix) netip.Prefix {
 }
 
 // AllowsURLHost reports whether a worker may advertise a URL with this host,
-// as wire.ParseAdvertiseURL returns it. A name is allowed by the rules for
-// names alone: what it resolves to is for AllowsDial. It resolves nothing.
+// which is in lower case, without port, brackets and trailing dot. A name is
+// allowed by the rules for names alone: what it resolves to is for AllowsDial.
+// It resolves nothing.
 func (b BackendRules) AllowsURLHost(host string) bool {
 	if addr, err := netip.ParseAddr(host); err == nil {
 		return b.AllowsAddr(addr)

@@ -25,6 +25,7 @@ type CallerInstance struct {
 
 // CallerAccount is a client that pinboard has authenticated.
 type CallerAccount struct {
+	// Subject is the name of a static key, or a token's sub.
 	Subject string
 	Scopes  []string
 	// Claims are JSON values; numbers are json.Number. They are shared by

@@ -118,11 +118,15 @@ func TestAnInstanceClosesInOrder(t *testing.T) {
 		readers.Wait()
 		got := events.all()
 		require.Len(t, got, 9)
-		require.ElementsMatch(t, []string{"task ended", "hasty stream returned", "plain ended: worker: instance aborted: by itself"}, got[:3])
-		require.Equal(t, []string{"hook, 10s left, ctx <nil>", "release sent", "release answered"}, got[3:6])
+		// A stream's handler may return when it likes; nothing waits for it.
+		hasty := slices.Index(got, "hasty stream returned")
+		require.Contains(t, []int{0, 1, 2, 3, 4}, hasty, "only the stream's end is held back")
+		got = slices.Delete(got, hasty, hasty+1)
+		require.ElementsMatch(t, []string{"task ended", "plain ended: worker: instance aborted: by itself"}, got[:2])
+		require.Equal(t, []string{"hook, 10s left, ctx <nil>", "release sent", "release answered"}, got[2:5])
 		require.ElementsMatch(t, []string{
 			"stream ended: worker: instance aborted: by itself", "client saw its end: <nil>", "client saw its end: <nil>",
-		}, got[6:])
+		}, got[5:])
 		require.False(t, h.live("/c", "1"))
 		require.ErrorIs(t, context.Cause(made[0].Context()), ErrAborted)
 		require.False(t, made[0].Go(untilDone), "nothing starts any more")

@@ -126,7 +126,7 @@ func TestWhatARefusedHeartbeatDoes(t *testing.T) {
 		log    string
 	}{
 		"400":                           {400, `{"error":"no"}`, keeps, "heartbeat rejected"},
-		"401":                           {401, `{"error":"no"}`, keeps, "heartbeat rejected with 401: check the deployment token"},
+		"401":                           {401, `{"error":"no"}`, keeps, "heartbeat rejected with 401: check the deployment token (PINBOARD_TOKEN)"},
 		"403":                           {403, `{"error":"no"}`, keeps, "heartbeat rejected"},
 		"404 of a gateway":              {404, `<html>`, keeps, "heartbeat rejected"},
 		"409 that says no more":         {409, `{"error":"no"}`, keeps, "heartbeat rejected"},

@@ -63,13 +63,15 @@
 // Without a PinboardURL there is no registration and no lease: once started, the
 // worker serves every id itself, to anybody who reaches it, with the same API
 // and the same life cycle. That is for a developer's machine and for tests. It
-// says so in a warning, and New refuses it where NODE_ENV, ENVIRONMENT or APP_ENV
-// is production or prod, unless PINBOARD_ALLOW_DEV_IN_PRODUCTION is 1.
+// says so in a warning. New refuses it with a Token or an AdvertiseURL, and
+// where NODE_ENV, ENVIRONMENT or APP_ENV is production or prod, unless
+// PINBOARD_ALLOW_DEV_IN_PRODUCTION is 1.
 //
 // # Refusals
 //
 // A request that the instance never saw is refused with a 503, Retry-After: 1
-// and the reason in Pinned-Refusal (protocol §5). Some reasons give the id up
-// (wire.GivesUp): pinboard frees the placement, and the worker never serves
-// that placement again, also when another node of pinboard does not know yet.
+// and the reason in Pinned-Refusal. Some reasons give the id up, such as
+// capacity and draining (protocol §5): pinboard frees the placement, and the
+// worker never serves that placement again, also when another node of pinboard
+// does not know yet.
 package worker

@@ -38,7 +38,7 @@ func (r *registration) heartbeat(ctx context.Context) {
 		r.register(ctx)
 	case a.status == http.StatusUnauthorized:
 		r.metrics.controlFailed("heartbeat", "unauthorized")
-		r.log.Error("heartbeat rejected with 401: check the deployment token")
+		r.log.Error("heartbeat rejected with 401: check the deployment token (PINBOARD_TOKEN)")
 	default:
 		r.metrics.controlFailed("heartbeat", "rejected")
 		r.log.Warn("heartbeat rejected", zap.Int("status", a.status), zap.String("error", a.why()))

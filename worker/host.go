@@ -30,8 +30,10 @@ type HostOptions struct {
 	// of pinboard's checks: CallerFrom and TargetFrom tell it who calls whom,
 	// and a request that it answers itself, such as one that it denies,
 	// activates nothing and gives the placement back. Past the lease its answers
-	// count no more than an instance's. It is called once, by HostWith. Default:
-	// none.
+	// count no more than an instance's. The path is the one that the instance
+	// sees. A ResponseWriter that it wraps around the one it gets needs an Unwrap
+	// method (http.ResponseController) for streams to work. It is called once, by
+	// HostWith. Default: none.
 	Middleware func(next http.Handler) http.Handler
 }
 

@@ -23,7 +23,11 @@ const (
 )
 
 // ServeHTTP serves what pinboard calls: the routes below /_pinned/, and
-// /<namespace>/<id>/… for instances.
+// /<namespace>/<id>/… for instances, both behind the base path of
+// Options.AdvertiseURL if there is one. The server around it has no ReadTimeout
+// and no WriteTimeout, which would cut streams, and an IdleTimeout above the 4 s
+// after which pinboard closes idle connections. http.ServeMux redirects paths
+// with "//": put the worker in front of it where that matters.
 func (w *Worker) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	path := belowBase(r, w.base)
 	switch path {

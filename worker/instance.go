@@ -39,9 +39,13 @@ var (
 type key struct{ namespace, id string }
 
 // Constructor makes the handler of one instance. It runs once for each live id,
-// with the context inst.Context() to obey. After an error or a panic the OnClose
-// hooks run that it has set so far, the requests that waited get a 503 or a 500,
-// and nothing is left: the next request tries again.
+// with the context inst.Context() to obey, and goes on when the clients that
+// waited for it have left. After an error or a panic the OnClose hooks run that
+// it has set so far, the requests that waited get a 503 or a 500, and nothing is
+// left: the next request tries again.
+//
+// The handler is called for all requests that the id has at one time, side by
+// side: it guards what they share.
 type Constructor func(inst *Instance) (http.Handler, error)
 
 // Instance is one live instance: a (namespace, id) that pinboard has placed on
@@ -152,6 +156,10 @@ func (i *Instance) Abort() {
 // context that Options.CloseTimeout bounds for all of them together. The id is
 // not released before they have returned. Errors and panics are logged. OnClose
 // reports false, and adds nothing, once the instance is closing.
+//
+// Hooks run at every end, also when the lease was lost or another worker owns
+// the id by then: a save has to be fenced by Epoch, or it overwrites the work
+// of the next owner.
 func (i *Instance) OnClose(hook func(ctx context.Context) error) bool {
 	i.dir.mu.Lock()
 	defer i.dir.mu.Unlock()

@@ -153,7 +153,7 @@ func (r *registration) register(ctx context.Context) {
 		r.log.Warn("registration failed", zap.Error(err))
 	case a.status == http.StatusUnauthorized:
 		r.registrationFailed("unauthorized")
-		r.log.Error("registration rejected with 401: check the deployment token")
+		r.log.Error("registration rejected with 401: check the deployment token (PINBOARD_TOKEN)")
 	case a.status == http.StatusServiceUnavailable:
 		// Not yet: pinboard, or this worker's own advertise URL, is not ready.
 		r.metrics.controlFailed("register", "deferred")

@@ -77,7 +77,7 @@ func TestARegistrationThatFailsIsTriedAgainWithBackOff(t *testing.T) {
 		log  string
 	}{
 		"connection error":     {reply{err: errors.New("no route")}, []float64{0, 6, 18, 42, 72}, "registration failed"},
-		"401":                  {reply{status: 401, body: ok}, []float64{0, 6, 18}, "registration rejected with 401: check the deployment token"},
+		"401":                  {reply{status: 401, body: ok}, []float64{0, 6, 18}, "registration rejected with 401: check the deployment token (PINBOARD_TOKEN)"},
 		"403":                  {reply{status: 403, body: object{"error": "no"}}, []float64{0, 6, 18}, "registration rejected"},
 		"409":                  {reply{status: 409, body: object{"error": "no"}}, []float64{0, 6, 18}, "registration rejected"},
 		"500 with a good body": {reply{status: 500, body: ok}, []float64{0, 6, 18}, "registration rejected"},

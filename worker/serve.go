@@ -28,8 +28,11 @@ const (
 )
 
 // ListenAndServe serves on a TCP address, such as ":8000", until ctx ends or
-// the process gets a SIGTERM; a second SIGTERM ends the process at once. See
-// Serve for the rest.
+// the process gets a SIGTERM; a second SIGTERM ends the process at once. An
+// empty address is a free port, which the log tells. An interrupt (Ctrl-C) is
+// the host's to take: give it a ctx of signal.NotifyContext, or the process ends
+// without a drain and its ids wait for the end of the lease. See Serve for the
+// rest.
 func (w *Worker) ListenAndServe(ctx context.Context, address string) error {
 	var config net.ListenConfig
 	listener, err := config.Listen(ctx, "tcp", address)
@@ -49,7 +52,8 @@ func (w *Worker) ListenAndServe(ctx context.Context, address string) error {
 // the process DrainDeadline + CloseTimeout + 25 s to end before it is killed.
 //
 // The error is the listener's if that failed, which ends everything without a
-// drain, or Shutdown's.
+// drain, or Shutdown's. A worker in a server of your own is what the example of
+// Start shows.
 func (w *Worker) Serve(ctx context.Context, listener net.Listener) error {
 	server := &http.Server{
 		Handler: w, ReadHeaderTimeout: readHeaderTimeout, IdleTimeout: keepAlive,
@@ -62,6 +66,7 @@ func (w *Worker) Serve(ctx context.Context, listener net.Listener) error {
 		<-broken
 		return err
 	}
+	w.opts.Logger.Info("serving", zap.Stringer("addr", listener.Addr()))
 	var failure error
 	select {
 	case failure = <-broken:

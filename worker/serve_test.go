@@ -358,4 +358,8 @@ func TestListenAndServeEndsOnSIGTERM(t *testing.T) {
 	require.NoError(t, <-ended)
 	require.Equal(t, "1", h.pb.last(t, wire.PathRelease).list(t)[0]["id"])
 	require.Len(t, h.pb.to(wire.PathDeregister), 1)
+	// Where it listens is told: with port 0, or no address, nobody knows else.
+	serving := h.logs.FilterMessage("serving").All()
+	require.Len(t, serving, 1)
+	require.Regexp(t, `^127\.0\.0\.1:[1-9]`, serving[0].ContextMap()["addr"])
 }

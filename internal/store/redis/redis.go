@@ -2,6 +2,7 @@ package redis
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -39,5 +40,8 @@ const memory = int64(store.ClientMemory / time.Millisecond)
 // Ping asks the node that holds the fleet's keys for something small there.
 func (d *directory) Ping(ctx context.Context) error {
 	fleet := d.keys.fleet()
-	return d.run(ctx, unlockScript.with([]string{fleet.sweep()}, "")).err
+	if err := d.run(ctx, unlockScript.with([]string{fleet.sweep()}, "")).err; err != nil {
+		return fmt.Errorf("ping: %w", err)
+	}
+	return nil
 }
