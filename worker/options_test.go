@@ -104,7 +104,7 @@ func TestOptionsThatAreRefused(t *testing.T) {
 			[]string{"LeaseBuffer is 15s, must be below the lease time LeaseTTL (PINBOARD_LEASE_TTL_MS) of 15s"}},
 		"buffer as long as the lease of the environment": {func(*Options) {}, map[string]string{"PINBOARD_LEASE_TTL_MS": "5000"},
 			[]string{"LeaseBuffer is 5s, must be below the lease time LeaseTTL (PINBOARD_LEASE_TTL_MS) of 5s"}},
-		"lease time that is no number": {func(*Options) {}, map[string]string{"PINBOARD_LEASE_TTL_MS": "15s"}, []string{"LeaseTTL (PINBOARD_LEASE_TTL_MS)"}},
+		"lease time that is no number": {func(*Options) {}, map[string]string{"PINBOARD_LEASE_TTL_MS": "15s"}, []string{"LeaseTTL (PINBOARD_LEASE_TTL_MS, whole milliseconds)"}},
 		"two heartbeats to a lease":    {func(o *Options) { o.HeartbeatInterval = 5*time.Second + 1 }, nil, []string{"HeartbeatInterval"}},
 		"no time between heartbeat and buffer": {func(o *Options) { o.HeartbeatInterval, o.LeaseBuffer = 3*time.Second, 12*time.Second }, nil,
 			[]string{"LeaseBuffer and HeartbeatInterval"}},

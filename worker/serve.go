@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"os"
 	"os/signal"
 	"syscall"
 	"time"
@@ -28,18 +29,16 @@ const (
 )
 
 // ListenAndServe serves on a TCP address, such as ":8000", until ctx ends or
-// the process gets a SIGTERM; a second SIGTERM ends the process at once. An
-// empty address is a free port, which the log tells. An interrupt (Ctrl-C) is
-// the host's to take: give it a ctx of signal.NotifyContext, or the process ends
-// without a drain and its ids wait for the end of the lease. See Serve for the
-// rest.
+// the process gets a SIGTERM or an interrupt (Ctrl-C); a second one ends the
+// process at once. An empty address is a free port, which the log tells. See
+// Serve for the rest.
 func (w *Worker) ListenAndServe(ctx context.Context, address string) error {
 	var config net.ListenConfig
 	listener, err := config.Listen(ctx, "tcp", address)
 	if err != nil {
 		return fmt.Errorf("worker: listen: %w", err)
 	}
-	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, os.Interrupt)
 	defer stop()
 	context.AfterFunc(ctx, stop)
 	return w.Serve(ctx, listener)

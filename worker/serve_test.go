@@ -347,19 +347,23 @@ func TestListenAndServeReturnsTheErrorOfListening(t *testing.T) {
 	require.ErrorContains(t, w.ListenAndServe(t.Context(), "256.0.0.1:0"), "listen")
 }
 
-// Not parallel: the signal is for the whole process.
-func TestListenAndServeEndsOnSIGTERM(t *testing.T) {
-	h := newHarness(t, Options{}, hosting(echo))
-	ended := make(chan error, 1)
-	go func() { ended <- h.w.ListenAndServe(t.Context(), "127.0.0.1:0") }()
-	require.NoError(t, h.w.AwaitReady(t.Context()))
-	h.get("/c/1")
-	require.NoError(t, syscall.Kill(os.Getpid(), syscall.SIGTERM))
-	require.NoError(t, <-ended)
-	require.Equal(t, "1", h.pb.last(t, wire.PathRelease).list(t)[0]["id"])
-	require.Len(t, h.pb.to(wire.PathDeregister), 1)
-	// Where it listens is told: with port 0, or no address, nobody knows else.
-	serving := h.logs.FilterMessage("serving").All()
-	require.Len(t, serving, 1)
-	require.Regexp(t, `^127\.0\.0\.1:[1-9]`, serving[0].ContextMap()["addr"])
+// Not parallel: the signals are for the whole process.
+func TestListenAndServeEndsOnASignal(t *testing.T) {
+	for _, sent := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
+		t.Run(sent.String(), func(t *testing.T) {
+			h := newHarness(t, Options{}, hosting(echo))
+			ended := make(chan error, 1)
+			go func() { ended <- h.w.ListenAndServe(t.Context(), "127.0.0.1:0") }()
+			require.NoError(t, h.w.AwaitReady(t.Context()))
+			h.get("/c/1")
+			require.NoError(t, syscall.Kill(os.Getpid(), sent))
+			require.NoError(t, <-ended)
+			require.Equal(t, "1", h.pb.last(t, wire.PathRelease).list(t)[0]["id"])
+			require.Len(t, h.pb.to(wire.PathDeregister), 1)
+			// Where it listens is told: with port 0, or no address, nobody knows else.
+			serving := h.logs.FilterMessage("serving").All()
+			require.Len(t, serving, 1)
+			require.Regexp(t, `^127\.0\.0\.1:[1-9]`, serving[0].ContextMap()["addr"])
+		})
+	}
 }

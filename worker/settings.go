@@ -92,7 +92,7 @@ func (o *Options) durations() []setting[time.Duration] {
 	return []setting[time.Duration]{
 		{"HeartbeatInterval", &o.HeartbeatInterval, 3 * time.Second},
 		{"LeaseBuffer", &o.LeaseBuffer, 5 * time.Second},
-		{"LeaseTTL (" + envLeaseTTL + ")", &o.LeaseTTL, 15 * time.Second},
+		{"LeaseTTL (" + envLeaseTTL + ", whole milliseconds)", &o.LeaseTTL, 15 * time.Second},
 		{"IdleTimeout", &o.IdleTimeout, 300 * time.Second},
 		{"DetachedTimeout", &o.DetachedTimeout, 24 * time.Hour},
 		{"DrainDeadline", &o.DrainDeadline, 30 * time.Second},

@@ -23,7 +23,7 @@ func main() {
 	if err := w.Host("/counters", newCounter); err != nil {
 		log.Fatal(err)
 	}
-	// Registers, serves, drains on SIGTERM, releases its ids, deregisters.
+	// Registers, serves, drains on SIGTERM or Ctrl-C, releases its ids, deregisters.
 	if err := w.ListenAndServe(context.Background(), os.Getenv("LISTEN")); err != nil {
 		log.Fatal(err)
 	}
