@@ -121,7 +121,7 @@ func claimsCover(who *passport.Identity, namespaces []string, host string) error
 func (g *registry) verify(ctx context.Context, reg *wire.Register, rules []string) (addr string, err error) {
 	checking, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
-	if err := g.store.CheckRegister(checking, reg.ClientID, reg.Secret); err != nil {
+	if err := g.store.CheckRegister(checking, store.Registration{ClientID: reg.ClientID, Secret: reg.Secret}); err != nil {
 		return "", conflict(err)
 	}
 	return g.probe.ask(ctx, probe{
