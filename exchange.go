@@ -92,7 +92,7 @@ func (e *exchange) run(rt route) {
 			return
 		}
 		if a != first && e.refusedInBand(a) && e.givesUp(a) {
-			e.free(a.refusal()) // this one is passed on, but its row must not stay
+			e.free(a.refusal(), a.lease.Hostname) // this one is passed on, but its row must not stay
 		}
 	}
 	defer a.close()

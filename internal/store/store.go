@@ -253,7 +253,7 @@ type Registration struct {
 	// Hostname is the host name that the namespaces are bound under, "" for
 	// none; normalised: equal names are equal texts.
 	Hostname string
-	// Epoch is the worker epoch, below 2^53.
+	// Epoch is the worker epoch, at least 0.
 	Epoch int64
 	// Env is the env of the namespaces that Envs does not name; "" for none.
 	Env  string

@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"math"
 	"testing"
 	"time"
 
@@ -59,12 +60,12 @@ func (d *directory) open(t *testing.T, hostname string) {
 func boundRecord(t *testing.T, f Fixture) {
 	d := empty(f)
 	envs := map[string]string{"/others": "green", "/elsewhere": "red"}
-	session := d.join(t, "a", serving(counters, "/others"), under(host), ofEpoch(1<<53-1), func(r *store.Registration) {
+	session := d.join(t, "a", serving(counters, "/others"), under(host), ofEpoch(math.MaxInt64), func(r *store.Registration) {
 		r.Env, r.Envs = "blue\n", envs
 	})
 	s := d.session(t, session)
 	require.Equal(t, host, s.Hostname)
-	require.Equal(t, int64(1<<53-1), s.Epoch)
+	require.Equal(t, int64(math.MaxInt64), s.Epoch)
 	require.Equal(t, "blue\n", s.Env)
 	require.Equal(t, envs, s.Envs)
 	require.ElementsMatch(t, []string{counters, "/others"}, s.Namespaces)

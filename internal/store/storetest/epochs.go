@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"fmt"
+	"math"
 	"sync"
 	"testing"
 	"time"
@@ -13,6 +14,7 @@ import (
 
 var epochRules = []rule{
 	{"a higher worker epoch displaces every session below it", higherDisplaces},
+	{"worker epochs are compared exactly", epochsExact},
 	{"a displaced session is displaced in all its bindings", displacedWhole},
 	{"a displaced session keeps its rows until it gives them up", displacedKeepsRows},
 	{"a displaced session's rows move when its lease is over, not before", displacedLapses},
@@ -61,11 +63,29 @@ func higherDisplaces(t *testing.T, f Fixture) {
 	_, ans = d.register(t, "another", ofEpoch(3))
 	require.Empty(t, ans.Displaced)
 	// The one above both displaces what was displaced no second time.
-	_, ans = d.register(t, "last", ofEpoch(1<<53-1))
+	_, ans = d.register(t, "last", ofEpoch(math.MaxInt64))
 	require.Len(t, ans.Displaced, 2)
 	require.Contains(t, ans.Displaced, next)
 	d.displaced(t, old, "next", 3)
-	d.displaced(t, next, "last", 1<<53-1)
+	d.displaced(t, next, "last", math.MaxInt64)
+}
+
+func epochsExact(t *testing.T, f Fixture) {
+	d := empty(f)
+	// As texts some of these sort another way, and as floats some are equal.
+	epochs := []int64{0, 9, 10, 99, 1 << 53, 1<<53 + 1, math.MaxInt64 - 1, math.MaxInt64}
+	session := ""
+	for i, epoch := range epochs {
+		next, ans := d.register(t, fmt.Sprintf("client-%d", i), ofEpoch(epoch))
+		if i > 0 {
+			require.Equal(t, []string{session}, ans.Displaced)
+			d.displaced(t, session, fmt.Sprintf("client-%d", i), epoch)
+			err := d.CheckRegister(t.Context(), registration("lower", ofEpoch(epochs[i-1])))
+			require.ErrorIs(t, err, store.ErrLowerEpoch)
+			require.ErrorContains(t, err, fmt.Sprintf("epoch %d, above %d", epoch, epochs[i-1]))
+		}
+		session = next
+	}
 }
 
 func displacedWhole(t *testing.T, f Fixture) {

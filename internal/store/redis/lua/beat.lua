@@ -16,7 +16,7 @@ lease, memory = tonumber(lease), tonumber(memory)
 local s = call('HMGET', session, 'client', 'stopped', 'degraded', 'url', 'namespaces', 'classes', 'ver')
 if not s[1] or s[2] == '1' then
   local epoch, by = string.match(call('GET', base .. 'x:' .. sid) or '', '^(%d+) (.*)$')
-  return epoch and {-1, tonumber(epoch), by, tonumber(s[7] or 0), s[5] or ''} or {}
+  return epoch and {-1, epoch, by, tonumber(s[7] or 0), s[5] or ''} or {}
 end
 local now = micros()
 local ms = math.floor(now / 1000)

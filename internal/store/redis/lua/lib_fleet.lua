@@ -21,10 +21,16 @@ local function each(classes, f)
   end
 end
 
--- rank splits a class into its epoch, its env and whether it is displaced.
+-- rank splits a class into its epoch, its env and whether it is displaced. The
+-- epoch stays a text: as a number it would be rounded above 2^53.
 local function rank(class)
   local x, epoch, env = string.match(class, '^(x?)(%d+)%.(.*)$')
-  return tonumber(epoch), env, x == 'x'
+  return epoch, env, x == 'x'
+end
+
+-- above says whether an epoch is above another one.
+local function above(a, b)
+  return #a > #b or #a == #b and a > b
 end
 
 local function members(base, binding, class)
@@ -92,7 +98,7 @@ local function conflict(base, classes, own, competes, now)
     local epoch, env = rank(class)
     for _, other in ipairs(ranks(base, binding, now)) do
       local theirs, their = rank(other)
-      local higher = theirs > epoch
+      local higher = above(theirs, epoch)
       local forbids = higher or theirs == epoch and their ~= env and competes
       local first = not refusal or higher and refusal[1] == 'env'
       if forbids and first and populated(base, members(base, binding, other), own) then

@@ -97,7 +97,7 @@ local function displace(one)
   call('HSET', record, 'stopped', 1, 'classes', moved)
   revise(record, now)
   local epoch = rank(string.match(classes, ' (%S+)'))
-  call('SET', base .. 'x:' .. one, int(epoch) .. ' ' .. clientId, 'PX', lives + ARGV[15])
+  call('SET', base .. 'x:' .. one, epoch .. ' ' .. clientId, 'PX', lives + ARGV[15])
   return true
 end
 
@@ -124,7 +124,7 @@ each(classes, function(binding, class)
   for _, other in ipairs(call('SMEMBERS', base .. 'g:' .. binding)) do
     local theirs, their, displaced = rank(other)
     local what
-    if not displaced and theirs < epoch then
+    if not displaced and above(epoch, theirs) then
       what = displace
     elseif not displaced and theirs == epoch and their ~= env and competes then
       what = windDown

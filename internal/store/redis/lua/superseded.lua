@@ -4,4 +4,4 @@
 -- Answer: {} if nobody did, or it is forgotten, else {epoch, clientId}.
 
 local epoch, client = string.match(call('GET', KEYS[1]) or '', '^(%d+) (.*)$')
-return epoch and {tonumber(epoch), client} or {}
+return epoch and {epoch, client} or {}
