@@ -126,6 +126,7 @@ func TestLookUpsForSeveralHostNamesAreNotMixedUp(t *testing.T) {
 	inBindingBubble(t, func(t *testing.T, n *regNode) {
 		plain, bound := n.ready(10, "/a"), n.workerAt("http://127.0.0.1:3")
 		bound.recordAs(under(chat))
+		n.pb.placer.bound.note(store.Bind(chat, "/a"), false)
 		asked := make(chan struct{})
 		n.store.intercept(func(context.Context, string) error {
 			<-asked
