@@ -77,7 +77,7 @@ func (x *proxy) livesOn(ctx context.Context, from string, session *lease) error 
 	}
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
-	row, err := x.p.store.Lookup(ctx, namespace, id)
+	row, err := x.p.store.Lookup(ctx, store.Bind(session.Hostname, namespace), id)
 	switch {
 	case errors.Is(err, store.ErrNotPlaced):
 		return errCallerMismatch

@@ -149,7 +149,7 @@ func (e *exchange) try(rt route) outcome {
 		}
 		if a != first {
 			if refused = e.refusedInBand(a); refused && e.givesUp(a) {
-				e.free(a.refusal()) // its row must not stay
+				e.free(a.refusal(), a.lease.Hostname) // its row must not stay
 			}
 		}
 	}

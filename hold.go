@@ -37,8 +37,17 @@ type holds struct {
 
 	mu    sync.Mutex
 	total int
-	ids   map[instance]*heldID
+	ids   map[heldName]*heldID
 }
+
+// heldName is what requests wait for together: one id, asked for under one host
+// name, since another one may be bound elsewhere (protocol §7).
+type heldName struct {
+	instance
+	host string
+}
+
+func (a ask) heldName() heldName { return heldName{a.instance, a.host} }
 
 // heldID is an id that requests wait for. It is guarded by holds.mu.
 type heldID struct {
@@ -77,7 +86,7 @@ type turn struct {
 func newHolds(p *placer, opts *Options, c *counters) *holds {
 	return &holds{
 		placer: p, limit: opts.PlacementHold, max: opts.MaxHeld, maxPerID: opts.MaxHeldPerID, counters: c,
-		stopping: make(chan struct{}), ids: map[instance]*heldID{},
+		stopping: make(chan struct{}), ids: map[heldName]*heldID{},
 	}
 }
 
@@ -97,13 +106,13 @@ func (h *holds) join(a ask) *held {
 		return nil
 	default:
 	}
-	id := h.ids[a.instance]
+	id := h.ids[a.heldName()]
 	if h.total >= h.max || id != nil && id.members >= h.maxPerID {
 		return nil
 	}
 	if id == nil {
 		id = &heldID{nudged: make(chan struct{}, 1), done: make(chan struct{})}
-		h.ids[a.instance] = id
+		h.ids[a.heldName()] = id
 		var ctx context.Context
 		ctx, id.cancel = context.WithCancel(context.Background())
 		go h.watch(ctx, id)
@@ -184,7 +193,7 @@ func (w *held) leave(served route) {
 	last := id.members == 0
 	switch {
 	case last:
-		delete(h.ids, w.ask.instance)
+		delete(h.ids, w.ask.heldName())
 		id.cancel()
 	case served.lease != nil:
 		id.release(len(id.waiting), turn{route: served})
@@ -294,8 +303,15 @@ func (h *holds) nudge(namespaces []string) {
 func (h *holds) freed(releases []wire.Release) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if len(h.ids) == 0 {
+		return
+	}
+	free := make(map[instance]bool, len(releases))
 	for _, r := range releases {
-		if id := h.ids[instance{r.Namespace, r.ID}]; id != nil {
+		free[instance{r.Namespace, r.ID}] = true
+	}
+	for name, id := range h.ids {
+		if free[name.instance] {
 			id.nudge()
 		}
 	}

@@ -48,7 +48,7 @@ type leases struct {
 	ending  bool // endStreams was called
 	stopped bool // cutAll was called
 	byID    map[string]*lease
-	pending map[string]*activation // by namespace
+	pending map[string]*activation // by binding
 }
 
 // lease is one session as this node knows it. Its identity never changes.
@@ -261,13 +261,14 @@ func (l *leases) cutAll() {
 	}
 }
 
-// activating says that a registration for these namespaces is being answered:
-// its worker knows of its session a moment before the store lets it take
-// placements, and a request in that moment should wait, not fail.
-func (l *leases) activating(namespaces []string) (done func()) {
+// activating says that a registration for these bindings is being recorded and
+// answered: its worker knows of its session, and those that give way to it take
+// no placements, a moment before the store lets it take some, and a request in
+// that moment should wait, not fail.
+func (l *leases) activating(bindings []string) (done func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, ns := range namespaces {
+	for _, ns := range bindings {
 		a := l.pending[ns]
 		if a == nil {
 			a = &activation{done: make(chan struct{})}
@@ -278,7 +279,7 @@ func (l *leases) activating(namespaces []string) (done func()) {
 	return func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		for _, ns := range namespaces {
+		for _, ns := range bindings {
 			a := l.pending[ns]
 			if a.count--; a.count == 0 {
 				close(a.done)
@@ -288,11 +289,11 @@ func (l *leases) activating(namespaces []string) (done func()) {
 	}
 }
 
-// awaitActivation waits while this node answers registrations for the
-// namespace, and reports whether there was one.
-func (l *leases) awaitActivation(ctx context.Context, namespace string) bool {
+// awaitActivation waits while this node answers registrations for the binding,
+// and reports whether there was one.
+func (l *leases) awaitActivation(ctx context.Context, binding string) bool {
 	l.mu.Lock()
-	a := l.pending[namespace]
+	a := l.pending[binding]
 	l.mu.Unlock()
 	if a == nil {
 		return false

@@ -3,8 +3,10 @@ package pinboard
 import (
 	"context"
 	"errors"
+	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"time"
 
@@ -47,10 +49,14 @@ type workerView struct {
 	ExpiresInMs   int64    `json:"expiresInMs"`
 	RegisteredAt  int64    `json:"registeredAt"`
 	Epoch         int64    `json:"epoch"`
+
+	Hostname string            `json:"hostname,omitempty"`
+	Env      string            `json:"env,omitempty"`
+	Envs     map[string]string `json:"envs,omitempty"`
 }
 
 // workers lists live workers. One that lost its advertise URL to another
-// process is on its way out and not listed.
+// process, or was displaced, is on its way out and not listed.
 func (g *registry) workers(ctx context.Context, w http.ResponseWriter, c *registryCall) error {
 	sessions, err := g.store.Live(ctx)
 	if err != nil {
@@ -62,10 +68,12 @@ func (g *registry) workers(ctx context.Context, w http.ResponseWriter, c *regist
 		if len(namespaces) == 0 || s.Stopped {
 			continue
 		}
+		maps.DeleteFunc(s.Envs, func(ns, _ string) bool { return !slices.Contains(namespaces, ns) })
 		list = append(list, workerView{
 			ClientID: s.ClientID, SessionID: s.ID, AdvertiseURL: s.AdvertiseURL, Namespaces: namespaces,
 			Headroom: s.Headroom, Draining: s.Draining || s.Drain.Draining, DrainDeadline: drainDeadline(s.Drain, 0),
 			Degraded: s.Degraded, ExpiresInMs: s.TTL.Milliseconds(), RegisteredAt: s.RegisteredAt.UnixMilli(),
+			Epoch: s.Epoch, Hostname: s.Hostname, Env: s.Env, Envs: s.Envs,
 		})
 	}
 	jsonbody.Write(w, http.StatusOK, struct {
@@ -175,9 +183,6 @@ func (g *registry) windDown(ctx context.Context, w http.ResponseWriter, c *regis
 	if err != nil {
 		return malformed(err)
 	}
-	if body.Hostname != "" {
-		return malformed(&wire.FieldError{Field: "hostname", Reason: "is not supported by this pinboard"})
-	}
 	notPlaced := refuse(http.StatusNotFound, "the id is not placed")
 	if !c.who.AllowsNamespace(body.Namespace) {
 		return notPlaced
@@ -189,7 +194,7 @@ func (g *registry) windDown(ctx context.Context, w http.ResponseWriter, c *regis
 	}
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
-	err = g.store.WindDown(ctx, body.Namespace, body.ID, body.Deadline)
+	err = g.store.WindDown(ctx, store.Bind(body.Hostname, body.Namespace), body.ID, body.Deadline)
 	switch {
 	case errors.Is(err, store.ErrNotPlaced):
 		return notPlaced
@@ -198,7 +203,7 @@ func (g *registry) windDown(ctx context.Context, w http.ResponseWriter, c *regis
 	case err != nil:
 		return err
 	}
-	g.log.Info("wind-down queued", zap.String("namespace", body.Namespace), zap.String("id", body.ID),
+	g.log.Info("wind-down queued", zap.String("hostname", body.Hostname), zap.String("namespace", body.Namespace), zap.String("id", body.ID),
 		zap.Durationp("deadline", body.Deadline))
 	jsonbody.Write(w, http.StatusOK, struct {
 		Queued bool `json:"queued"`
@@ -217,16 +222,16 @@ type rowView struct {
 // placements returns a page of rows, with the cursor of the next page if there
 // is one.
 func (g *registry) placements(ctx context.Context, w http.ResponseWriter, c *registryCall) error {
-	namespace, cursor, limit, err := page(c.query)
+	q, err := page(c.query)
 	if err != nil {
 		return malformed(err)
 	}
-	if !c.who.AllowsNamespace(namespace) {
+	if !c.who.AllowsNamespace(q.namespace) {
 		return refuse(http.StatusNotFound, "unknown namespace")
 	}
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
-	rows, next, err := g.store.Rows(ctx, namespace, cursor, limit)
+	rows, next, err := g.store.Rows(ctx, store.Bind(q.hostname, q.namespace), q.cursor, q.limit)
 	switch {
 	case errors.Is(err, store.ErrBadCursor):
 		return malformed(&wire.FieldError{Field: "cursor", Reason: "is not one that this call has returned"})
@@ -244,21 +249,32 @@ func (g *registry) placements(ctx context.Context, w http.ResponseWriter, c *reg
 	return nil
 }
 
+// pageQuery is which rows are asked for.
+type pageQuery struct {
+	hostname, namespace, cursor string
+	limit                       int
+}
+
 // page reads which rows are asked for.
-func page(query string) (namespace, cursor string, limit int, err error) {
+func page(query string) (q pageQuery, err error) {
 	values, err := url.ParseQuery(query)
 	if err != nil {
-		return "", "", 0, errors.New("the query is malformed")
+		return q, errors.New("the query is malformed")
 	}
-	namespace, cursor, limit = values.Get("namespace"), values.Get("cursor"), pageSize
-	if err := wire.CheckNamespace(namespace); err != nil {
-		return "", "", 0, &wire.FieldError{Field: "namespace", Reason: err.Error()}
+	q = pageQuery{namespace: values.Get("namespace"), cursor: values.Get("cursor"), limit: pageSize}
+	if err := wire.CheckNamespace(q.namespace); err != nil {
+		return q, &wire.FieldError{Field: "namespace", Reason: err.Error()}
 	}
-	if text := values.Get("limit"); text != "" {
-		limit, err = strconv.Atoi(text)
-		if err != nil || limit < 1 || limit > maxPageSize {
-			return "", "", 0, &wire.FieldError{Field: "limit", Reason: "must be a number from 1 to " + strconv.Itoa(maxPageSize)}
+	if values.Has("hostname") {
+		if q.hostname, err = wire.ParseHostname(values.Get("hostname")); err != nil {
+			return q, &wire.FieldError{Field: "hostname", Reason: err.Error()}
 		}
 	}
-	return namespace, cursor, limit, nil
+	if text := values.Get("limit"); text != "" {
+		q.limit, err = strconv.Atoi(text)
+		if err != nil || q.limit < 1 || q.limit > maxPageSize {
+			return q, &wire.FieldError{Field: "limit", Reason: "must be a number from 1 to " + strconv.Itoa(maxPageSize)}
+		}
+	}
+	return q, nil
 }

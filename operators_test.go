@@ -239,7 +239,7 @@ func TestOperatorsBodiesWithAWrongFieldAre400(t *testing.T) {
 		{"undrain", "clientId", missing}, {"undrain", "clientId", nil},
 		{"wind_down", "namespace", missing}, {"wind_down", "namespace", "a"}, {"wind_down", "id", missing},
 		{"wind_down", "id", "a/b"}, {"wind_down", "deadline", missing}, {"wind_down", "deadline", -0.5},
-		{"wind_down", "deadline", "soon"}, {"wind_down", "hostname", "chat.example"},
+		{"wind_down", "deadline", "soon"}, {"wind_down", "hostname", ""}, {"wind_down", "hostname", "a/b"},
 	} {
 		body := fields{"clientId": "c", "namespace": "/a", "id": "x", "deadline": 1, c.field: c.value}
 		if c.value == any(missing) {

@@ -37,11 +37,16 @@ type placer struct {
 	routes  routeMemory
 	viewsMu sync.Mutex
 	views   map[bucket]store.View // as last read
+	bound   boundNames
 }
 
 // ask is a look-up of one id.
 type ask struct {
 	instance
+	// host is the host name that the client asked, "" for none. settled says
+	// that nothing is bound under it.
+	host    string
+	settled bool
 	// prefer names a session that a first placement prefers: a cluster
 	// caller's own.
 	prefer string
@@ -78,7 +83,14 @@ func newPlacer(s store.Store, l *leases, opts *Options, c *counters) *placer {
 // confirmed it.
 func (p *placer) resolve(ctx context.Context, a ask) (route, error) {
 	p.counters.resolves.Add(1)
+	a = p.pick(a) // from here on its namespace names the binding
 	rt, err := p.lookUp(ctx, a)
+	for range maxPicks {
+		if !p.pickAgain(&a, err) {
+			break
+		}
+		rt, err = p.lookUp(ctx, a)
+	}
 	if errors.Is(err, errNoCandidate) && p.leases.awaitActivation(ctx, a.namespace) {
 		rt, err = p.lookUp(ctx, a)
 	}
@@ -108,7 +120,7 @@ func (p *placer) lookUp(ctx context.Context, a ask) (route, error) {
 	}
 	// The question outlives the client that happened to ask first.
 	shared := context.WithoutCancel(ctx)
-	answer := p.calls.DoChan(a.String(), func() (any, error) { return p.query(shared, a) })
+	answer := p.calls.DoChan(a.host+" "+a.String(), func() (any, error) { return p.query(shared, a) })
 	select {
 	case res := <-answer:
 		if res.Err != nil {
@@ -154,6 +166,10 @@ var errNoCandidate = moving("no worker takes placements now", retryNoCandidate)
 // ask.
 func refusalFor(res store.Result) error {
 	switch {
+	case res.Outcome == store.Elsewhere:
+		return errElsewhere
+	case res.Outcome == store.UnknownNamespace && res.Left <= 0:
+		return errVacant
 	case res.Outcome == store.UnknownNamespace:
 		return refuse(http.StatusNotFound, "unknown namespace")
 	case res.Outcome == store.Quarantined:
@@ -181,8 +197,9 @@ const lookOnly int64 = -2
 // place resolves, with a preference taken from a view of the candidates that
 // the store confirms to be current.
 func (p *placer) place(ctx context.Context, a ask) (store.Result, error) {
+	hostname, namespace := store.Unbind(a.namespace)
 	req := store.Request{
-		Namespace: a.namespace, ID: a.id, Refused: a.refused,
+		Hostname: hostname, Namespace: namespace, ID: a.id, Unless: a.unless(), Refused: a.refused,
 		Preferred: a.prefer, View: store.AnyView, BalanceFactor: p.factor, Dice: rollDice(),
 	}
 	if a.prefer != "" {

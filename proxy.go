@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap/zapcore"
 
 	"github.com/pinboard-go/pinboard/internal/attest"
+	"github.com/pinboard-go/pinboard/internal/wire"
 	"github.com/pinboard-go/pinboard/passport"
 )
 
@@ -81,6 +82,8 @@ func (x *proxy) admit(r *http.Request, t target) (call, error) {
 		return call{}, x.p.notIdentified(err)
 	}
 	c := call{ask: ask{instance: inst}, who: who}
+	// What is no host name is bound nowhere.
+	c.host, _ = wire.ParseHostname(r.Host)
 	if isClusterCall(r.Header) {
 		claims, session, err := x.clusterCaller(r.Context(), r.Header)
 		if err != nil {

@@ -23,8 +23,9 @@ type refusal struct {
 	retryAfter time.Duration
 	// challenge asks for a credential (WWW-Authenticate) with a 401.
 	challenge bool
-	// reregister tells a worker to register anew, with a 409.
-	reregister bool
+	// reregister tells a worker to register anew, with a 409; superseded to
+	// stop for good.
+	reregister, superseded bool
 	// moving: the id has no owner that serves it right now, no application has
 	// seen the request, and it may be held (Options.PlacementHold).
 	moving bool
@@ -88,7 +89,7 @@ func (p *Pinboard) writeRefusal(w http.ResponseWriter, r *http.Request, err erro
 	if ref.status == http.StatusServiceUnavailable {
 		h.Set("Retry-After", wholeSeconds(ref.retryAfter))
 	}
-	jsonbody.Write(w, ref.status, wire.Error{Error: ref.message, Reregister: ref.reregister})
+	jsonbody.Write(w, ref.status, wire.Error{Error: ref.message, Reregister: ref.reregister, Superseded: ref.superseded})
 }
 
 // wholeSeconds rounds up, to at least 1 (protocol, head).

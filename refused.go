@@ -97,7 +97,7 @@ func (e *exchange) sendElsewhere(first *attempt) (a *attempt, waits bool, err er
 	}
 	if e.body != nil && !e.body.Suspend() {
 		if again.refused != nil {
-			e.free(again.refused)
+			e.free(again.refused, first.lease.Hostname)
 		}
 		return first, false, nil
 	}
@@ -135,13 +135,14 @@ func (a *attempt) refusal() *store.Refused {
 	return &store.Refused{SessionID: a.lease.ID, ClientID: a.lease.ClientID, Epoch: a.epoch}
 }
 
-// free gives up a row that its owner refuses to serve; the next request places
-// the id.
-func (e *exchange) free(refused *store.Refused) {
+// free gives up a row that its owner, bound under that host name, refuses to
+// serve; the next request places the id.
+func (e *exchange) free(refused *store.Refused, hostname string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(e.r.Context()), storeTimeout)
 	defer cancel()
-	e.x.p.placer.routes.drop(e.call.instance)
-	release := wire.Release{SessionID: refused.SessionID, Namespace: e.call.namespace, ID: e.call.id, Epoch: refused.Epoch}
+	inst := e.call.under(hostname)
+	e.x.p.placer.routes.drop(inst)
+	release := wire.Release{SessionID: refused.SessionID, Namespace: inst.namespace, ID: inst.id, Epoch: refused.Epoch}
 	if _, err := e.x.p.store.Release(ctx, []wire.Release{release}); err != nil {
 		e.x.p.log.Warn("a refused placement was not freed", zap.Error(err))
 	}

@@ -18,6 +18,10 @@ import (
 	"github.com/pinboard-go/pinboard/passport"
 )
 
+// takeoverDrain is how long the workers of another env have to wind down when a
+// registration takes their place (protocol §7).
+const takeoverDrain = 30 * time.Second
+
 // register makes a session (protocol §2). The order of the checks is the
 // protocol's: nothing is dialled or looked up before the claims allow it.
 func (g *registry) register(ctx context.Context, w http.ResponseWriter, c *registryCall) error {
@@ -34,16 +38,20 @@ func (g *registry) register(ctx context.Context, w http.ResponseWriter, c *regis
 		return err
 	}
 	defer unlock()
-	addr, err := g.verify(ctx, reg, c.who.BackendHosts())
-	if err != nil {
-		g.refused(c, reg, err)
-		return err
-	}
 	instances, strangers := splitInstances(reg)
 	r := store.Registration{
 		SessionID: rand.Text(), ClientID: reg.ClientID, Secret: reg.Secret, Namespaces: reg.Namespaces,
 		AdvertiseURL: reg.AdvertiseURL, BackendHosts: c.who.BackendHosts(),
 		Headroom: reg.Headroom, Draining: reg.Draining, Instances: instances,
+		Hostname: reg.Hostname, Epoch: reg.Epoch, Env: reg.Env, Envs: envsOf(reg),
+	}
+	if reg.Takeover == wire.TakeoverWindDown {
+		r.Takeover = takeoverDrain
+	}
+	addr, err := g.verify(ctx, reg, r)
+	if err != nil {
+		g.refused(c, reg, err)
+		return err
 	}
 	if _, err := netip.ParseAddr(host); err != nil {
 		r.BackendAddr = addr // the host is a name: this is what it stood for
@@ -54,6 +62,9 @@ func (g *registry) register(ctx context.Context, w http.ResponseWriter, c *regis
 	// From here on the client's leaving changes nothing: it may ask again.
 	recording, cancel := context.WithDeadline(context.WithoutCancel(ctx), deadline(ctx))
 	defer cancel()
+	// Others may take no placements any more a moment before this one does.
+	settled := g.leases.activating(r.Bindings())
+	defer settled()
 	done, err := g.store.Register(recording, r)
 	if err != nil {
 		err = conflict(err)
@@ -61,6 +72,10 @@ func (g *registry) register(ctx context.Context, w http.ResponseWriter, c *regis
 		return err
 	}
 	heard := time.Now()
+	if len(done.Displaced)+len(done.Drained) > 0 {
+		g.log.Warn("workers give way", zap.String("to", r.ClientID), zap.String("hostname", r.Hostname), zap.Int64("epoch", r.Epoch),
+			zap.Strings("displaced", done.Displaced), zap.Strings("drained", done.Drained))
+	}
 	g.leases.succeed(r.ClientID, r.Secret, r.SessionID)
 	g.log.Info("worker registered", zap.String("client", r.ClientID), zap.String("session", r.SessionID),
 		zap.String("url", r.AdvertiseURL), zap.Strings("namespaces", r.Namespaces),
@@ -86,13 +101,7 @@ func parseRegistration(body []byte) (reg *wire.Register, host string, err error)
 	if err != nil {
 		return nil, "", err
 	}
-	const notHere = "is not supported by this pinboard"
-	switch {
-	case reg.Hostname != "": // env, envs and takeover need one
-		return nil, "", &wire.FieldError{Field: "hostname", Reason: notHere}
-	case reg.Epoch > 0:
-		return nil, "", &wire.FieldError{Field: "epoch", Reason: "above 0 " + notHere}
-	case strings.ContainsFunc(reg.Secret.Reveal(), func(c rune) bool { return c <= ' ' || c > '~' }):
+	if strings.ContainsFunc(reg.Secret.Reveal(), func(c rune) bool { return c <= ' ' || c > '~' }) {
 		return nil, "", &wire.FieldError{Field: "secret", Reason: "must be printable ASCII without spaces: it is sent as a header"}
 	}
 	reg.AdvertiseURL, host, err = wire.ParseAdvertiseURL(reg.AdvertiseURL)
@@ -100,6 +109,13 @@ func parseRegistration(body []byte) (reg *wire.Register, host string, err error)
 		return nil, "", &wire.FieldError{Field: "advertiseUrl", Reason: err.Error()}
 	}
 	return reg, host, nil
+}
+
+// envsOf returns the envs of the namespaces that are registered.
+func envsOf(reg *wire.Register) map[string]string {
+	envs := maps.Clone(reg.Envs)
+	maps.DeleteFunc(envs, func(ns, _ string) bool { return !slices.Contains(reg.Namespaces, ns) })
+	return envs
 }
 
 // claimsCover returns a 403 unless the claims cover the namespaces and the
@@ -118,14 +134,15 @@ func claimsCover(who *passport.Identity, namespaces []string, host string) error
 
 // verify looks for conflicts and then probes, and returns the address that
 // answered.
-func (g *registry) verify(ctx context.Context, reg *wire.Register, rules []string) (addr string, err error) {
+func (g *registry) verify(ctx context.Context, reg *wire.Register, r store.Registration) (addr string, err error) {
 	checking, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
-	if err := g.store.CheckRegister(checking, reg.ClientID, reg.Secret); err != nil {
+	if err := g.store.CheckRegister(checking, r); err != nil {
 		return "", conflict(err)
 	}
 	return g.probe.ask(ctx, probe{
-		url: reg.AdvertiseURL, secret: reg.Secret, challenge: reg.Challenge, value: reg.ChallengeValue, rules: rules,
+		url: reg.AdvertiseURL, secret: reg.Secret, challenge: reg.Challenge, value: reg.ChallengeValue,
+		rules: r.BackendHosts,
 	})
 }
 
@@ -134,6 +151,8 @@ func conflict(err error) error {
 	switch {
 	case errors.Is(err, store.ErrOtherSecret):
 		return refuse(http.StatusConflict, "the clientId is live with another secret")
+	case errors.Is(err, store.ErrLowerEpoch), errors.Is(err, store.ErrOtherEnv):
+		return refuse(http.StatusConflict, err.Error()) // it names what the worker said, and its like
 	case errors.Is(err, store.ErrOvertaken):
 		return notNow("a later registration of the same clientId has won", time.Second)
 	}
@@ -180,8 +199,6 @@ func (g *registry) acknowledge(w http.ResponseWriter, c *registryCall, r store.R
 	if err := c.Context().Err(); err != nil {
 		return err
 	}
-	settled := g.leases.activating(r.Namespaces)
-	defer settled()
 	if err := deliver(w, answer()); err != nil {
 		g.log.Info("registration not acknowledged: the worker has left", zap.String("client", r.ClientID), zap.Error(err))
 		return nil

@@ -178,18 +178,18 @@ func (g *registry) heartbeat(ctx context.Context, w http.ResponseWriter, c *regi
 	}
 	s, err := g.session(ctx, c, beat.SessionID)
 	if err != nil {
-		return sessionOver(err)
+		return g.sessionOver(ctx, beat.SessionID, err)
 	}
 	asked := time.Now()
 	answer, err := g.renew(ctx, beat)
 	if err != nil {
-		return sessionOver(err)
+		return g.sessionOver(ctx, beat.SessionID, err)
 	}
 	heard := time.Now()
 	g.leases.extend(s, asked, answer.TTL)
 	degraded, err := g.check(ctx, s, beat, answer.Degraded)
 	if err != nil {
-		return sessionOver(err)
+		return g.sessionOver(ctx, beat.SessionID, err)
 	}
 	if err := c.Context().Err(); err != nil {
 		return err
@@ -205,12 +205,27 @@ func (g *registry) heartbeat(ctx context.Context, w http.ResponseWriter, c *regi
 	return nil
 }
 
-// sessionOver turns store.ErrNoSession into the 409 that says so.
-func sessionOver(err error) error {
-	if errors.Is(err, store.ErrNoSession) {
-		return errReregister
+// sessionOver turns store.ErrNoSession into the 409 that says so. A worker that
+// was displaced must hear that, and not register for ever, also when this node
+// knows only that the session has ended.
+func (g *registry) sessionOver(ctx context.Context, sessionID string, err error) error {
+	if !errors.Is(err, store.ErrNoSession) {
+		return err
 	}
-	return err
+	by, displaced := errors.AsType[*store.Superseded](err)
+	if !displaced {
+		ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+		defer cancel()
+		_, err := g.store.Session(ctx, sessionID)
+		if by, displaced = errors.AsType[*store.Superseded](err); !displaced {
+			if err != nil && !errors.Is(err, store.ErrNoSession) {
+				return err
+			}
+			return errReregister
+		}
+	}
+	g.log.Info("displaced worker told", zap.String("session", sessionID), zap.String("by", by.ClientID))
+	return &refusal{status: http.StatusConflict, message: by.Error(), superseded: true}
 }
 
 func (g *registry) renew(ctx context.Context, beat *wire.Heartbeat) (store.BeatAnswer, error) {
@@ -264,7 +279,7 @@ func (g *registry) release(ctx context.Context, w http.ResponseWriter, c *regist
 	}
 	c.body = nil
 	releases := asked[:0]
-	checked := map[string]bool{}
+	checked, hostnames := map[string]bool{}, map[string]string{}
 	for _, r := range asked {
 		if wire.CheckNamespace(r.Namespace) != nil || wire.CheckID(r.ID) != nil {
 			continue // no row has such a name
@@ -275,6 +290,14 @@ func (g *registry) release(ctx context.Context, w http.ResponseWriter, c *regist
 			}
 			checked[r.Namespace] = true
 		}
+		hostname, known := hostnames[r.SessionID]
+		if !known {
+			if hostname, err = g.hostnameOf(ctx, r.SessionID); err != nil {
+				return err
+			}
+			hostnames[r.SessionID] = hostname
+		}
+		r.Namespace = store.Bind(hostname, r.Namespace)
 		releases = append(releases, r)
 	}
 	released := 0
@@ -286,6 +309,19 @@ func (g *registry) release(ctx context.Context, w http.ResponseWriter, c *regist
 	}
 	jsonbody.Write(w, http.StatusOK, wire.Released{Released: released})
 	return nil
+}
+
+// hostnameOf returns the host name that a session is bound under. One that has
+// ended has no rows to release.
+func (g *registry) hostnameOf(ctx context.Context, sessionID string) (string, error) {
+	s, err := g.leases.get(ctx, sessionID)
+	switch {
+	case errors.Is(err, store.ErrNoSession):
+		return "", nil
+	case err != nil:
+		return "", err
+	}
+	return s.Hostname, nil
 }
 
 // deregister ends a session (protocol §2).

@@ -79,11 +79,11 @@ func (s *regStore) enter(ctx context.Context, op string) error {
 	return f(ctx, op)
 }
 
-func (s *regStore) CheckRegister(ctx context.Context, clientID string, secret wire.Secret) error {
+func (s *regStore) CheckRegister(ctx context.Context, r store.Registration) error {
 	if err := s.enter(ctx, "CheckRegister"); err != nil {
 		return err
 	}
-	return s.Store.CheckRegister(ctx, clientID, secret)
+	return s.Store.CheckRegister(ctx, r)
 }
 
 func (s *regStore) Register(ctx context.Context, r store.Registration) (store.Registered, error) {

@@ -35,6 +35,9 @@ func header(name, value string) callOption {
 
 func bearer(token string) callOption { return header("Authorization", "Bearer "+token) }
 
+// asking names the host that is asked.
+func asking(host string) callOption { return func(r *http.Request) { r.Host = host } }
+
 func content(body []byte) callOption {
 	return func(r *http.Request) {
 		r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
@@ -134,12 +137,12 @@ func (f *fleet) poke(t *testing.T, id, route string) {
 
 // settle waits out the quarantine of a store that has never placed, which runs
 // in each namespace from its first request on.
-func (f *fleet) settle(t *testing.T) {
+func (f *fleet) settle(t *testing.T, opts ...callOption) {
 	t.Helper()
 	awaitTrue(t, "all namespaces are out of quarantine", func() bool {
 		settled := true
 		for _, ns := range []string{"/rooms", "/members", "/kept"} {
-			a := f.client.call(t, http.MethodGet, f.url()+ns+"/settle/state", bearer(f.adaToken))
+			a := f.client.call(t, http.MethodGet, f.url()+ns+"/settle/state", append(opts, bearer(f.adaToken))...)
 			if a.status != http.StatusOK {
 				a.requireNotNow(t)
 				settled = false

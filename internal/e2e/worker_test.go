@@ -33,22 +33,17 @@ type plan struct {
 	drain     string // seconds that a SIGTERM gives to drain; plain shutdown if ""
 	closing   string // seconds that a Go worker's instances take to close; none if ""
 	forgetful string // namespace whose instances end at once, while their rows stay
-	gate      string // file that a Go worker's /linger and its ids "slow…" wait for, while it is not there
+	// What the worker registers of its deployment.
+	hostname, env, takeover string
+	epoch                   int
+	gate                    string // file that a Go worker's /linger and its ids "slow…" wait for, while it is not there
 }
 
 // startWorkers starts one worker per plan, and returns them once all of them
 // are registered and new ids are placed.
 func (f *fleet) startWorkers(t *testing.T, plans ...plan) []*worker {
 	t.Helper()
-	count := int64(0)
-	for _, p := range plans {
-		if p.kind == python {
-			count++
-		}
-	}
-	// All at once, so that two tests never wait for each other's.
-	require.NoError(t, pythons.Acquire(t.Context(), count))
-	t.Cleanup(func() { pythons.Release(count) })
+	reserve(t, plans...)
 	started := make([]*worker, len(plans))
 	for i, p := range plans {
 		started[i] = f.launch(t, p)
@@ -58,6 +53,20 @@ func (f *fleet) startWorkers(t *testing.T, plans ...plan) []*worker {
 	}
 	f.settle(t)
 	return started
+}
+
+// reserve makes room for the Python processes of the plans: of all at once, so
+// that two tests never wait for each other's.
+func reserve(t *testing.T, plans ...plan) {
+	t.Helper()
+	count := int64(0)
+	for _, p := range plans {
+		if p.kind == python {
+			count++
+		}
+	}
+	require.NoError(t, pythons.Acquire(t.Context(), count))
+	t.Cleanup(func() { pythons.Release(count) })
 }
 
 func (f *fleet) launch(t *testing.T, p plan) *worker {
@@ -79,6 +88,10 @@ func (f *fleet) launch(t *testing.T, p plan) *worker {
 		"APP_CLOSING=" + p.closing,
 		"APP_FORGETFUL=" + p.forgetful,
 		"APP_GATE=" + p.gate,
+		"APP_HOSTNAME=" + p.hostname,
+		"APP_ENV=" + p.env,
+		"APP_TAKEOVER=" + p.takeover,
+		"APP_EPOCH=" + strconv.Itoa(p.epoch),
 	}
 	w := &worker{fleet: f, kind: p.kind}
 	name := p.kind + "-" + strconv.Itoa(len(f.workers))

@@ -14,6 +14,17 @@
 // every bucket is an error, so a worker's own view of its lease never outlives
 // any of the records.
 //
+// # Bindings
+//
+// A worker binds its namespaces, under a host name or without one (protocol
+// §7). Rows belong to a binding, and where this page says namespace of a row or
+// a bucket it means the binding, whose name Bind makes.
+//
+// The sessions of a binding that are neither stopped nor displaced have one
+// worker epoch: a registration of a lower one than a live session's is refused,
+// and one of a higher epoch displaces all below it, for good and in all their
+// bindings.
+//
 // # Safety
 //
 // A session record, in the fleet and in a bucket, is only ever created by
@@ -34,8 +45,15 @@ import (
 // neither place nor refuse for good.
 var (
 	// ErrNoSession: the session is unknown, lapsed, deregistered, replaced, or
-	// no longer renewed because another process took its advertise URL.
+	// no longer renewed because another process took its advertise URL. A
+	// *Superseded is one, too.
 	ErrNoSession = errors.New("no such live session")
+	// ErrLowerEpoch: a binding has a live session of a higher worker epoch. It
+	// comes wrapped in a text that names the two.
+	ErrLowerEpoch = errors.New("a higher worker epoch is live")
+	// ErrOtherEnv: a binding has a live session of another env. It comes
+	// wrapped in a text that names the two.
+	ErrOtherEnv = errors.New("another env is live")
 	// ErrOtherSecret: the clientId has a live session with another secret.
 	ErrOtherSecret = errors.New("the clientId is live with another secret")
 	// ErrOvertaken: a later registration of the same clientId has won.
@@ -92,13 +110,24 @@ type Store interface {
 // Sessions is the life of worker sessions (protocol §2).
 type Sessions interface {
 	// CheckRegister says whether Register would be refused right now with
-	// ErrOtherSecret. It changes nothing.
-	CheckRegister(ctx context.Context, clientID string, secret wire.Secret) error
+	// ErrOtherSecret, ErrLowerEpoch or ErrOtherEnv. It changes nothing.
+	CheckRegister(ctx context.Context, r Registration) error
 
 	// Register makes a session (protocol §2, register 3-5). In this order:
 	//
 	//   - a live session of the same clientId with another secret:
 	//     ErrOtherSecret, nothing changed;
+	//   - a live session of another client in one of the bindings that has a
+	//     higher worker epoch: ErrLowerEpoch; or the same epoch and another
+	//     env, unless Takeover says otherwise or the client itself is drained:
+	//     ErrOtherEnv. Nothing changed. Stopped and displaced sessions are live
+	//     until their leases end;
+	//   - the sessions of other clients in the bindings that have a lower
+	//     epoch are displaced: Stopped, as below, in all their bindings, and
+	//     their heartbeats return a *Superseded, also for SupersededMemory
+	//     after their leases have ended;
+	//   - the clients of another env are drained, for Takeover at most, unless
+	//     the registering client is itself;
 	//   - the client's former session, if any, is no longer renewed and takes
 	//     no placements;
 	//   - the live session of another client on the same advertise URL, if
@@ -126,7 +155,8 @@ type Sessions interface {
 	// Heartbeat renews the session in the fleet and in all its buckets,
 	// records headroom and the worker's own draining flag, drops acked control
 	// messages, and returns what the worker has to know. ErrNoSession if the
-	// session's record is gone anywhere, or if it is Stopped.
+	// session's record is gone anywhere, or if it is Stopped; a *Superseded if
+	// it was displaced.
 	//
 	// Messages are delivered in the order they were queued, on every beat
 	// until acked. A message whose row is no longer this session's, or whose
@@ -142,8 +172,9 @@ type Sessions interface {
 	// drain is remembered.
 	Deregister(ctx context.Context, sessionID string) error
 
-	// Session returns a live session's record, or ErrNoSession. A Stopped
-	// session is live until its lease ends.
+	// Session returns a live session's record, or ErrNoSession, which is a
+	// *Superseded if it was displaced before it ended. A Stopped session is
+	// live until its lease ends.
 	Session(ctx context.Context, sessionID string) (Session, error)
 
 	// States says, in order, what became of sessions. It is how a node learns
@@ -160,25 +191,26 @@ type Rows interface {
 	Resolve(ctx context.Context, r Request) (Result, error)
 
 	// Candidates returns the sessions that may take placements in the bucket
-	// of (namespace, id), with the version of that set for Request.View. The
+	// of (binding, id), with the version of that set for Request.View. The
 	// version changes whenever a session joins or leaves the set, but not when
 	// headroom changes.
-	Candidates(ctx context.Context, namespace, id string) (View, error)
+	Candidates(ctx context.Context, binding, id string) (View, error)
 
 	// Lookup returns the row if its owner is live, or ErrNotPlaced.
-	Lookup(ctx context.Context, namespace, id string) (Row, error)
+	Lookup(ctx context.Context, binding, id string) (Row, error)
 
 	// Release frees each row that still belongs to the session named and, if
-	// the epoch is not 0, to that placement. It returns how many it freed.
+	// the epoch is not 0, to that placement; Namespace names the binding. It
+	// returns how many it freed.
 	Release(ctx context.Context, releases []wire.Release) (int, error)
 
-	// Rows returns a page of the rows of one namespace whose owners are live.
+	// Rows returns a page of the rows of one binding whose owners are live.
 	// cursor is "" for the first page; next is "" after the last one. A row
 	// that stays in place is returned at least once in a full walk; one that
 	// moves meanwhile may be missed or seen twice. A page has at most limit
 	// rows, and may have fewer, or none, before the last one. A cursor that
 	// the store did not make is ErrBadCursor.
-	Rows(ctx context.Context, namespace, cursor string, limit int) (rows []Row, next string, err error)
+	Rows(ctx context.Context, binding, cursor string, limit int) (rows []Row, next string, err error)
 
 	// Quarantine returns what is left of the longest running quarantine of any
 	// bucket, 0 if there is none.
@@ -201,7 +233,7 @@ type Operator interface {
 	// WindDown queues a message for the owner of the id; a nil deadline
 	// revokes. A newer message for an id replaces an older one that waits.
 	// ErrNotPlaced, or ErrQueueFull.
-	WindDown(ctx context.Context, namespace, id string, deadline *time.Duration) error
+	WindDown(ctx context.Context, binding, id string, deadline *time.Duration) error
 }
 
 // Registration is what Register records.
@@ -218,6 +250,18 @@ type Registration struct {
 	BackendAddr  string
 	Headroom     float64
 	Draining     bool
+	// Hostname is the host name that the namespaces are bound under, "" for
+	// none; normalised: equal names are equal texts.
+	Hostname string
+	// Epoch is the worker epoch, at least 0.
+	Epoch int64
+	// Env is the env of the namespaces that Envs does not name; "" for none.
+	Env  string
+	Envs map[string]string
+	// Takeover, if it is above 0, drains the clients of another env with that
+	// deadline, or the one that they have if that is sooner; else such a
+	// client refuses the registration.
+	Takeover time.Duration
 	// Instances lists live ids; each namespace is one of Namespaces and each
 	// id is valid.
 	Instances map[string][]string
@@ -228,6 +272,8 @@ type Registered struct {
 	TTL        time.Duration
 	Drain      Drain
 	Duplicates []wire.Ref
+	// Displaced and Drained are the sessions that made way.
+	Displaced, Drained []string
 }
 
 // Drain is an operator's drain.
@@ -275,6 +321,10 @@ type Session struct {
 	AdvertiseURL string
 	BackendHosts []string
 	BackendAddr  string
+	Hostname     string
+	Epoch        int64
+	Env          string
+	Envs         map[string]string
 	// Headroom is what the last beat reported less what was placed since, in
 	// all buckets together, not below 0.
 	Headroom     float64
@@ -282,7 +332,7 @@ type Session struct {
 	Drain        Drain
 	Degraded     bool
 	Active       bool
-	Stopped      bool
+	Stopped      bool // lost its advertise URL, or was displaced
 	RegisteredAt time.Time
 	TTL          time.Duration // what is left of the lease
 }
@@ -315,7 +365,13 @@ const AnyView int64 = -1
 
 // Request asks for the owner of an id.
 type Request struct {
+	// Hostname and Namespace are those of the binding.
+	Hostname      string
 	Namespace, ID string
+	// Unless is a host name that is preferred to none: where the namespace is
+	// bound under it, or was less than a lease ago, the answer is Elsewhere and
+	// nothing was done. Only for the binding without a host name; "" for none.
+	Unless string
 	// Preferred is the session that wins a first placement if it is a
 	// candidate and BalanceFactor allows it; "" for none.
 	Preferred string
@@ -348,7 +404,8 @@ const (
 	Owned Outcome = iota + 1
 	// Placed: the id was placed just now.
 	Placed
-	// UnknownNamespace: no live session serves the namespace.
+	// UnknownNamespace: no live session serves the namespace. Left is then,
+	// under a host name, what is left of one lease since the last one ended.
 	UnknownNamespace
 	// Quarantined: the bucket has never placed and waits (protocol §8).
 	Quarantined
@@ -356,6 +413,8 @@ const (
 	NoCandidate
 	// StaleView: see Request.View.
 	StaleView
+	// Elsewhere: see Request.Unless.
+	Elsewhere
 )
 
 // Result is a Resolve's answer.
@@ -366,8 +425,8 @@ type Result struct {
 	Epoch     int64
 	// Left is what is left of the owner's lease, or of the quarantine.
 	Left time.Duration
-	// Stopped: the owner lost its advertise URL to another process; it must
-	// not be called.
+	// Stopped: the owner lost its advertise URL to another process, or was
+	// displaced; it must not be called.
 	Stopped bool
 }
 
@@ -379,6 +438,7 @@ type View struct {
 
 // Row is one placement.
 type Row struct {
+	Hostname  string
 	Namespace string
 	ID        string
 	SessionID string

@@ -51,7 +51,7 @@ type WindDown struct {
 }
 
 // ParseWindDown reads a wind-down; see ParseRegister for its errors. Namespace
-// and id are checked. The deadline must be there, if only as null, so that
+// and id are checked, and the host name comes out normalised. The deadline must be there, if only as null, so that
 // nobody revokes by forgetting it.
 func ParseWindDown(body []byte) (*WindDown, error) {
 	o, err := parseObject(body)
@@ -63,6 +63,7 @@ func ParseWindDown(body []byte) (*WindDown, error) {
 		ID:        o.text("id", math.MaxInt),
 		Hostname:  o.optionalText("hostname", maxTokenBytes),
 	}
+	w.Hostname = o.hostname(w.Hostname)
 	if err := CheckNamespace(w.Namespace); err != nil {
 		o.fail("namespace", err.Error())
 	}

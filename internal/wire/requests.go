@@ -48,7 +48,8 @@ type Register struct {
 
 // ParseRegister reads a registration. The error is a *FieldError where a field
 // is missing, of the wrong type or out of range. Namespaces are checked and
-// come out sorted, each once; the advertise URL is not looked at.
+// come out sorted, each once; the host name comes out normalised; the advertise
+// URL is not looked at.
 func ParseRegister(body []byte) (*Register, error) {
 	o, err := parseObject(body)
 	if err != nil {
@@ -87,8 +88,15 @@ func ParseRegister(body []byte) (*Register, error) {
 	return r, nil
 }
 
-// checkBinding checks what may be said only together (protocol §7).
+// checkBinding normalises the host name, and checks what may be said only
+// together (protocol §7).
 func (r *Register) checkBinding(o *object) {
+	r.Hostname = o.hostname(r.Hostname)
+	for ns, env := range r.Envs {
+		if len(env) > maxTokenBytes {
+			o.fail(fmt.Sprintf("envs[%q]", ns), fmt.Sprintf("must be at most %d bytes", maxTokenBytes))
+		}
+	}
 	if o.has("takeover") && r.Takeover != TakeoverWindDown && r.Takeover != TakeoverDeny {
 		o.fail("takeover", `must be "wind_down" or "deny"`)
 	}

@@ -15,6 +15,9 @@ Environment:
                                   seconds drains first, for at most that long
     APP_FORGETFUL                 namespaces whose instances end when idle, while
                                   their placement is kept
+    APP_HOSTNAME, APP_ENV,
+    APP_TAKEOVER                  as the arguments of those names, "" for none
+    APP_EPOCH                     the worker epoch
 """
 
 import asyncio
@@ -205,6 +208,10 @@ def main() -> None:
         heartbeat_interval=float(os.environ["APP_HEARTBEAT"]),
         lease_buffer=float(os.environ["APP_BUFFER"]),
         headroom=control.report,
+        hostname=os.environ["APP_HOSTNAME"] or None,
+        env=os.environ["APP_ENV"] or None,
+        takeover=os.environ["APP_TAKEOVER"] or None,
+        epoch=int(os.environ["APP_EPOCH"]),
     )
 
     @asynccontextmanager

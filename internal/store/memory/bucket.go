@@ -9,18 +9,18 @@ import (
 
 // place names a bucket.
 type place struct {
-	namespace string
-	shard     int
+	binding string
+	shard   int
 }
 
-// bucket holds the rows of one (namespace, shard), and who may get more. It is
+// bucket holds the rows of one (binding, shard), and who may get more. It is
 // made by the first registration that serves it and then stays: it remembers
 // that it has placed.
 type bucket struct {
-	namespace string
-	rows      map[string]*row
-	slots     slots
-	members   map[string]*member // live sessions that serve the bucket, by id
+	binding string
+	rows    map[string]*row
+	slots   slots
+	members map[string]*member // live sessions that serve the bucket, by id
 	// candidates are the members that may take placements, sorted by
 	// store.Compare; version counts how often one came or went.
 	candidates []store.Candidate
@@ -29,6 +29,8 @@ type bucket struct {
 	// openAt is when the quarantine is over; zero before the first placement
 	// attempt.
 	openAt time.Time
+	// vacatedAt is when the last session that ended here did.
+	vacatedAt time.Time
 }
 
 // member is a session in a bucket, with the bucket's own figure of what is
@@ -40,13 +42,13 @@ type member struct {
 	candidate bool
 }
 
-func newBucket(namespace string) *bucket {
-	return &bucket{namespace: namespace, rows: map[string]*row{}, members: map[string]*member{}}
+func newBucket(binding string) *bucket {
+	return &bucket{binding: binding, rows: map[string]*row{}, members: map[string]*member{}}
 }
 
 // bucket returns the bucket of an id, or nil if nobody ever served it.
-func (n *node) bucket(namespace, id string) *bucket {
-	return n.buckets[place{namespace: namespace, shard: store.Shard(id, n.cfg.Shards)}]
+func (n *node) bucket(binding, id string) *bucket {
+	return n.buckets[place{binding: binding, shard: store.Shard(id, n.cfg.Shards)}]
 }
 
 func (b *bucket) admit(s *session) *member {
@@ -101,6 +103,18 @@ func (b *bucket) remove(m *member) {
 func (b *bucket) mint(now time.Time) int64 {
 	b.lastEpoch = max(b.lastEpoch+1, now.UnixMicro())
 	return b.lastEpoch
+}
+
+// bound returns for how long the binding keeps requests from the one without a
+// host name: as long as a session lives, and one lease more.
+func (b *bucket) bound(now time.Time, lease time.Duration) time.Duration {
+	switch {
+	case b == nil:
+		return 0
+	case len(b.members) > 0:
+		return lease
+	}
+	return max(0, b.vacatedAt.Add(lease).Sub(now))
 }
 
 // quarantine returns what is left of the bucket's quarantine, which begins

@@ -35,7 +35,7 @@ const maxFormer = 1000
 // succeed makes s the client's session and returns the one before it, or nil.
 func (c *client) succeed(s *session) (former *session) {
 	former = c.session
-	c.session, c.namespaces = s, s.namespaces
+	c.session, c.namespaces = s, s.registration.Namespaces
 	if len(s.lineage.former) > maxFormer {
 		s.lineage.former = slices.Clone(s.lineage.former[maxFormer/2:])
 	}

@@ -14,7 +14,7 @@ func (n *node) Heartbeat(ctx context.Context, b store.Beat) (store.BeatAnswer, e
 	defer n.leave()
 	s := n.sessions[b.SessionID]
 	if s == nil || s.stopped {
-		return store.BeatAnswer{}, store.ErrNoSession
+		return store.BeatAnswer{}, n.gone(b.SessionID)
 	}
 	n.renew(s, now, n.cfg.LeaseTTL)
 	s.active, s.draining = true, b.Draining

@@ -36,10 +36,11 @@ func (b *Backend) Open(cfg store.Config) store.Store {
 	d := b.directories[cfg.Prefix]
 	if d == nil {
 		d = &directory{
-			sessions: map[string]*session{},
-			urls:     map[string]*session{},
-			clients:  map[string]*client{},
-			buckets:  map[place]*bucket{},
+			sessions:   map[string]*session{},
+			urls:       map[string]*session{},
+			clients:    map[string]*client{},
+			buckets:    map[place]*bucket{},
+			superseded: map[string]*store.Superseded{},
 		}
 		b.directories[cfg.Prefix] = d
 	}
@@ -55,6 +56,10 @@ type directory struct {
 	buckets  map[place]*bucket
 	// nextLapse is no later than the end of any lease; zero without leases.
 	nextLapse time.Time
+	// superseded says of each displaced session who did it, and outlives its
+	// lease; passing are the same, about in order of time.
+	superseded map[string]*store.Superseded
+	passing    []passing
 
 	sweeping   sync.Mutex // held by the one Sweep at work
 	dead       []*session // ended sessions that left rows

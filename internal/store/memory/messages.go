@@ -12,25 +12,25 @@ import (
 // message is a wind-down that waits for its worker's ack.
 type message struct {
 	id         string
-	namespace  string
+	binding    string
 	instanceID string
 	revoke     bool
 	until      time.Time
 }
 
-func (n *node) WindDown(ctx context.Context, namespace, id string, deadline *time.Duration) error {
+func (n *node) WindDown(ctx context.Context, binding, id string, deadline *time.Duration) error {
 	now, err := n.enter(ctx)
 	if err != nil {
 		return err
 	}
 	defer n.leave()
-	r := n.row(namespace, id)
+	r := n.row(binding, id)
 	if !r.alive() {
 		return store.ErrNotPlaced
 	}
 	c := r.owner.client
 	older := slices.IndexFunc(c.messages, func(m message) bool {
-		return m.namespace == namespace && m.instanceID == id
+		return m.binding == binding && m.instanceID == id
 	})
 	switch {
 	case older >= 0:
@@ -40,7 +40,7 @@ func (n *node) WindDown(ctx context.Context, namespace, id string, deadline *tim
 	}
 	// The id is random: an ack that is late by a whole process must not hit
 	// another message.
-	m := message{id: rand.Text(), namespace: namespace, instanceID: id, revoke: deadline == nil}
+	m := message{id: rand.Text(), binding: binding, instanceID: id, revoke: deadline == nil}
 	if deadline != nil {
 		m.until = now.Add(*deadline)
 	}
@@ -61,16 +61,17 @@ func (c *client) acked(acks []string) {
 }
 
 // deliver drops the messages whose row is not the session's, which is so too
-// where it does not serve the namespace, and returns the others.
+// where it does not serve the binding, and returns the others.
 func (n *node) deliver(s *session, now time.Time) []store.Message {
 	c := s.client
 	c.messages = slices.DeleteFunc(c.messages, func(m message) bool {
-		r := n.row(m.namespace, m.instanceID)
+		r := n.row(m.binding, m.instanceID)
 		return r == nil || r.owner != s
 	})
 	var waiting []store.Message
 	for _, m := range c.messages {
-		out := store.Message{ID: m.id, Namespace: m.namespace, InstanceID: m.instanceID, Revoke: m.revoke}
+		_, namespace := store.Unbind(m.binding)
+		out := store.Message{ID: m.id, Namespace: namespace, InstanceID: m.instanceID, Revoke: m.revoke}
 		if !m.revoke {
 			out.Left = max(0, m.until.Sub(now))
 		}

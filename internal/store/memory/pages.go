@@ -34,7 +34,7 @@ func (s *slots) free(slot int) {
 // maxWalk bounds the slots that one page looks at.
 const maxWalk = 10_000
 
-func (n *node) Rows(ctx context.Context, namespace, cursor string, limit int) (rows []store.Row, next string, err error) {
+func (n *node) Rows(ctx context.Context, binding, cursor string, limit int) (rows []store.Row, next string, err error) {
 	at, err := parseCursor(cursor)
 	if err != nil {
 		return nil, "", err
@@ -47,7 +47,7 @@ func (n *node) Rows(ctx context.Context, namespace, cursor string, limit int) (r
 		return nil, "", store.ErrBadCursor
 	}
 	for walked := 0; at.shard < n.cfg.Shards; at.shard, at.slot = at.shard+1, 0 {
-		b := n.buckets[place{namespace: namespace, shard: at.shard}]
+		b := n.buckets[place{binding: binding, shard: at.shard}]
 		if b == nil {
 			continue
 		}

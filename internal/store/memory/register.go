@@ -2,6 +2,7 @@ package memory
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"time"
 
@@ -9,13 +10,24 @@ import (
 	"github.com/pinboard-go/pinboard/internal/wire"
 )
 
-func (n *node) CheckRegister(ctx context.Context, clientID string, secret wire.Secret) error {
+func (n *node) CheckRegister(ctx context.Context, r store.Registration) error {
 	now, err := n.enter(ctx)
 	if err != nil {
 		return err
 	}
 	defer n.leave()
-	return n.client(clientID, now).admits(secret)
+	_, err = n.examine(r, now)
+	return err
+}
+
+// examine returns what the registration does to other clients' sessions, or why
+// it is refused.
+func (n *node) examine(r store.Registration, now time.Time) (rivals, error) {
+	c := n.client(r.ClientID, now)
+	if err := c.admits(r.Secret); err != nil {
+		return rivals{}, err
+	}
+	return n.rivals(c, r)
 }
 
 // admits returns ErrOtherSecret if the client, which may be nil, has a live
@@ -35,10 +47,11 @@ func (n *node) Register(ctx context.Context, r store.Registration) (store.Regist
 		return store.Registered{}, err
 	}
 	defer n.leave()
-	c := n.client(r.ClientID, now)
-	if err := c.admits(r.Secret); err != nil {
+	others, err := n.examine(r, now)
+	if err != nil {
 		return store.Registered{}, err
 	}
+	c := n.client(r.ClientID, now)
 	switch {
 	case c == nil:
 		c = &client{id: r.ClientID, lineage: &lineage{secret: r.Secret}}
@@ -46,6 +59,7 @@ func (n *node) Register(ctx context.Context, r store.Registration) (store.Regist
 	case !c.lineage.secret.Equal(r.Secret):
 		c.lineage = &lineage{secret: r.Secret}
 	}
+	drained := n.makeWay(others, r, now)
 	if other := n.urls[r.AdvertiseURL]; other != nil && other.client != c {
 		other.stopped = true
 		other.refit()
@@ -56,7 +70,10 @@ func (n *node) Register(ctx context.Context, r store.Registration) (store.Regist
 	if former != nil {
 		n.end(former, now)
 	}
-	return store.Registered{TTL: s.left(now), Drain: c.drain.seen(now), Duplicates: duplicates}, nil
+	return store.Registered{
+		TTL: s.left(now), Drain: c.drain.seen(now), Duplicates: duplicates,
+		Displaced: sessionIDs(others.lower), Drained: sessionIDs(drained),
+	}, nil
 }
 
 // admit records the session in the directory and in its buckets.
@@ -65,22 +82,19 @@ func (n *node) admit(c *client, r store.Registration, now time.Time) *session {
 		id:           r.SessionID,
 		client:       c,
 		lineage:      c.lineage,
-		namespaces:   slices.Clone(r.Namespaces),
-		url:          r.AdvertiseURL,
-		backendHosts: slices.Clone(r.BackendHosts),
-		backendAddr:  r.BackendAddr,
+		registration: kept(r),
 		registeredAt: now,
 		draining:     r.Draining,
 		reported:     r.Headroom,
 	}
 	n.renew(s, now, n.cfg.LeaseTTL)
 	n.sessions[s.id] = s
-	n.urls[s.url] = s
-	for _, ns := range s.namespaces {
+	n.urls[r.AdvertiseURL] = s
+	for _, binding := range r.Bindings() {
 		for shard := range n.cfg.Shards {
-			at := place{namespace: ns, shard: shard}
+			at := place{binding: binding, shard: shard}
 			if n.buckets[at] == nil {
-				n.buckets[at] = newBucket(ns)
+				n.buckets[at] = newBucket(binding)
 			}
 			s.members = append(s.members, n.buckets[at].admit(s))
 		}
@@ -88,12 +102,19 @@ func (n *node) admit(c *client, r store.Registration, now time.Time) *session {
 	return s
 }
 
+// kept is what a session remembers of its registration.
+func kept(r store.Registration) store.Registration {
+	r.Namespaces, r.BackendHosts = slices.Clone(r.Namespaces), slices.Clone(r.BackendHosts)
+	r.Envs, r.Instances = maps.Clone(r.Envs), nil
+	return r
+}
+
 // reclaim makes the instances the session's own where no other live session
 // holds them, and returns those that one does hold.
 func (n *node) reclaim(s *session, instances map[string][]string, now time.Time) (duplicates []wire.Ref) {
-	for _, ns := range s.namespaces {
+	for _, ns := range s.registration.Namespaces {
 		for _, id := range instances[ns] {
-			b := n.bucket(ns, id)
+			b := n.bucket(store.Bind(s.registration.Hostname, ns), id)
 			r := b.rows[id]
 			switch {
 			case r == nil || r.owner.lineage != s.lineage && r.owner.ended:

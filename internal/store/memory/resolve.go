@@ -14,7 +14,10 @@ func (n *node) Resolve(ctx context.Context, req store.Request) (store.Result, er
 		return store.Result{}, err
 	}
 	defer n.leave()
-	b := n.bucket(req.Namespace, req.ID)
+	if req.Unless != "" && n.bucket(store.Bind(req.Unless, req.Namespace), req.ID).bound(now, n.cfg.LeaseTTL) > 0 {
+		return store.Result{Outcome: store.Elsewhere}, nil
+	}
+	b := n.bucket(store.Bind(req.Hostname, req.Namespace), req.ID)
 	if b == nil {
 		return store.Result{Outcome: store.UnknownNamespace}, nil
 	}
@@ -37,7 +40,11 @@ func (n *node) Resolve(ctx context.Context, req store.Request) (store.Result, er
 // order of the protocol's table (§5).
 func (n *node) place(b *bucket, req store.Request, now time.Time) store.Result {
 	if len(b.members) == 0 {
-		return store.Result{Outcome: store.UnknownNamespace}
+		res := store.Result{Outcome: store.UnknownNamespace}
+		if req.Hostname != "" {
+			res.Left = b.bound(now, n.cfg.LeaseTTL)
+		}
+		return res
 	}
 	if left := b.quarantine(now, n.cfg.LeaseTTL); left > 0 {
 		return store.Result{Outcome: store.Quarantined, Left: left}
@@ -64,12 +71,12 @@ func (n *node) place(b *bucket, req store.Request, now time.Time) store.Result {
 	}
 }
 
-func (n *node) Candidates(ctx context.Context, namespace, id string) (store.View, error) {
+func (n *node) Candidates(ctx context.Context, binding, id string) (store.View, error) {
 	if _, err := n.enter(ctx); err != nil {
 		return store.View{}, err
 	}
 	defer n.leave()
-	b := n.bucket(namespace, id)
+	b := n.bucket(binding, id)
 	if b == nil {
 		return store.View{}, nil
 	}

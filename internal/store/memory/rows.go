@@ -57,27 +57,28 @@ func (b *bucket) drop(r *row) {
 }
 
 func (r *row) seen() store.Row {
+	hostname, namespace := store.Unbind(r.bucket.binding)
 	return store.Row{
-		Namespace: r.bucket.namespace, ID: r.id,
+		Hostname: hostname, Namespace: namespace, ID: r.id,
 		SessionID: r.owner.id, ClientID: r.owner.client.id,
 		Epoch: r.epoch, PlacedAt: r.placedAt,
 	}
 }
 
 // row returns the row of an id, or nil.
-func (n *node) row(namespace, id string) *row {
-	if b := n.bucket(namespace, id); b != nil {
+func (n *node) row(binding, id string) *row {
+	if b := n.bucket(binding, id); b != nil {
 		return b.rows[id]
 	}
 	return nil
 }
 
-func (n *node) Lookup(ctx context.Context, namespace, id string) (store.Row, error) {
+func (n *node) Lookup(ctx context.Context, binding, id string) (store.Row, error) {
 	if _, err := n.enter(ctx); err != nil {
 		return store.Row{}, err
 	}
 	defer n.leave()
-	r := n.row(namespace, id)
+	r := n.row(binding, id)
 	if !r.alive() {
 		return store.Row{}, store.ErrNotPlaced
 	}

@@ -3,6 +3,7 @@ package memory
 import (
 	"container/list"
 	"context"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -16,15 +17,12 @@ type session struct {
 	id           string
 	client       *client
 	lineage      *lineage
-	namespaces   []string
-	url          string
-	backendHosts []string
-	backendAddr  string
+	registration store.Registration
 	registeredAt time.Time
 	until        time.Time // end of the lease
 
 	active   bool
-	stopped  bool // another process took the advertise URL
+	stopped  bool // another process took the advertise URL, or it was displaced
 	draining bool // the worker's own flag
 	degraded bool
 	ended    bool
@@ -54,10 +52,14 @@ func (s *session) record(now time.Time) store.Session {
 		ID:           s.id,
 		ClientID:     s.client.id,
 		Secret:       s.lineage.secret,
-		Namespaces:   slices.Clone(s.namespaces),
-		AdvertiseURL: s.url,
-		BackendHosts: slices.Clone(s.backendHosts),
-		BackendAddr:  s.backendAddr,
+		Namespaces:   slices.Clone(s.registration.Namespaces),
+		AdvertiseURL: s.registration.AdvertiseURL,
+		BackendHosts: slices.Clone(s.registration.BackendHosts),
+		BackendAddr:  s.registration.BackendAddr,
+		Hostname:     s.registration.Hostname,
+		Epoch:        s.registration.Epoch,
+		Env:          s.registration.Env,
+		Envs:         maps.Clone(s.registration.Envs),
 		Headroom:     max(0, s.reported-float64(s.placed)),
 		Draining:     s.draining,
 		Drain:        s.client.drain.seen(now),
@@ -100,12 +102,13 @@ func (d *directory) lapse(now time.Time) {
 func (d *directory) end(s *session, when time.Time) {
 	s.ended = true
 	delete(d.sessions, s.id)
-	if d.urls[s.url] == s {
-		delete(d.urls, s.url)
+	if url := s.registration.AdvertiseURL; d.urls[url] == s {
+		delete(d.urls, url)
 	}
 	s.refit()
 	for _, m := range s.members {
 		delete(m.bucket.members, s.id)
+		m.bucket.vacatedAt = when
 	}
 	if s.client.session == s {
 		s.client.session = nil
@@ -159,7 +162,7 @@ func (n *node) Session(ctx context.Context, sessionID string) (store.Session, er
 	defer n.leave()
 	s := n.sessions[sessionID]
 	if s == nil {
-		return store.Session{}, store.ErrNoSession
+		return store.Session{}, n.gone(sessionID)
 	}
 	return s.record(now), nil
 }

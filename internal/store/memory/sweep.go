@@ -25,6 +25,7 @@ func (n *node) Sweep(ctx context.Context) (removed int, more bool, err error) {
 	for removed < maxSweep && n.sweepClient(now) {
 		removed++
 	}
+	n.pass(now)
 	// Whether the clients left over are due is for the next call to see.
 	return removed, removed == maxSweep, nil
 }

@@ -6,8 +6,9 @@
 // # Keys
 //
 // The fleet's keys begin with PREFIX:{fleet}: and a bucket's with
-// PREFIX:{NAMESPACE.SHARD}:, where all but letters, digits, '_' and '-' of the
-// namespace is written as %XX. What one script touches thus lies in one slot of
+// PREFIX:{BINDING.SHARD}:, where all but letters, digits, '_' and '-' of the
+// binding is written as %XX; in what is said of scripts a namespace is one under
+// its host name, which is a binding. What one script touches thus lies in one slot of
 // a Redis Cluster.
 //
 // Of the fleet:
@@ -17,6 +18,12 @@
 //	c:CLIENT   hash    what is remembered of a client; outlives its last session
 //	                   by store.ClientMemory
 //	w:CLIENT   hash    control messages that wait; lives as c:CLIENT
+//	x:SID      string  who displaced a session; outlives its lease by
+//	                   store.SupersededMemory
+//	g:BINDING  set     the classes of a binding that may have sessions
+//	m:BINDING:CLASS
+//	           zset    the sids of a class by end of lease: a hint. These two
+//	                   live as c:CLIENT
 //	sweep      string  the node that sweeps now; lives for seconds
 //	live       zset    sids by end of lease: a hint, its members may have lapsed
 //	namespaces set     all that were ever registered
@@ -31,11 +38,14 @@
 //	sessions   zset    sids by end of lease: a hint
 //	candidates zset    sids by headroom; its members may have lapsed
 //	clients    hash    clientId to its newest generation and its sids here
+//	hosts      zset    host names that the namespace is bound under, by when
+//	                   that is over at the latest: two leases after a heartbeat.
+//	                   Only without a host name
 //
-// Only the s:, u:, c:, w: and sweep keys have a TTL. No other key makes a
-// session live: its s: record alone does, in the fleet and in each bucket, and
-// only register.lua and join.lua create one. Whatever meets the sid of a record
-// that is gone takes it for dead.
+// Only the s:, u:, c:, w:, x:, g:, m:, hosts and sweep keys have a TTL. No other
+// key makes a session live: its s: record alone does, in the fleet and in each
+// bucket, and only register.lua and join.lua create one. Whatever meets the sid
+// of a record that is gone takes it for dead.
 //
 // # Rows
 //
@@ -62,6 +72,19 @@
 // the new session's: no listed row is free in between. A later registration
 // leaves its generation in each bucket, which keeps steps of earlier ones out,
 // however late they come.
+//
+// Sessions that a registration displaces or drains are marked by its first step,
+// in the fleet, where worker epochs and envs are compared: a session is of one
+// class, "EPOCH.ENV", in each binding, and a class matters as long as one of its
+// sessions lives. Where many give way they are marked first, a hundred a step,
+// and the session is recorded last. In the buckets they give way before the
+// session joins. A node that dies in between leaves no session that two others
+// see differently: at worst the old ones stop and the new one registers again.
+//
+// Whether a namespace is bound under a host name is known in the buckets of both
+// bindings: the one without a host name has the names in hosts, and says
+// elsewhere; the one under the name knows when its last session ended, and
+// decides for how long that still counts.
 //
 // # Calls that run twice
 //

@@ -22,7 +22,7 @@ import (
 func everyCall(s store.Store) map[string]func(ctx context.Context) error {
 	minute := time.Minute
 	return map[string]func(ctx context.Context) error{
-		"CheckRegister": func(ctx context.Context) error { return s.CheckRegister(ctx, "a", wire.NewSecret("s")) },
+		"CheckRegister": func(ctx context.Context) error { return s.CheckRegister(ctx, registration("a")) },
 		"Register":      func(ctx context.Context) error { _, err := s.Register(ctx, registration("b")); return err },
 		"Activate":      func(ctx context.Context) error { return s.Activate(ctx, "x") },
 		"Heartbeat":     func(ctx context.Context) error { _, err := s.Heartbeat(ctx, store.Beat{SessionID: "x"}); return err },
@@ -236,6 +236,8 @@ func (d *directory) requireTTLs(t *testing.T) {
 		require.NoError(t, err)
 		bounds := map[string]int64{
 			"s": d.lease, "u": d.lease, "c": d.lease + memory, "w": d.lease + memory, "sweep": sweepTurn.Milliseconds(),
+			"g": d.lease + memory, "m": d.lease + memory, "hosts": 2 * d.lease,
+			"x": d.lease + store.SupersededMemory.Milliseconds(),
 		}
 		if untimed[kind] {
 			require.Equal(t, int64(-1), ms, key)
@@ -270,6 +272,11 @@ func TestLeasesEndHoweverOperationsWereInterrupted(t *testing.T) {
 		r := registration(client)
 		r.AdvertiseURL = fmt.Sprint("http://", rng.IntN(3))
 		r.Namespaces = []string{"/counters", fmt.Sprint("/", rng.IntN(3))}
+		r.Epoch = rng.Int64N(3)
+		if rng.IntN(3) == 0 {
+			r.Hostname, r.Takeover = "chat.example", time.Second
+			r.Env = fmt.Sprint(rng.IntN(2))
+		}
 		r.Instances = map[string][]string{"/counters": {"x", fmt.Sprint("id-", i)}}
 		sids = append(sids, r.SessionID)
 		sid := sids[rng.IntN(len(sids))]

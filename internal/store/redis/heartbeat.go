@@ -3,6 +3,7 @@ package redis
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -29,9 +30,16 @@ func (d *directory) Heartbeat(ctx context.Context, b store.Beat) (store.BeatAnsw
 	if a.err == nil && !a.more() {
 		return store.BeatAnswer{}, store.ErrNoSession
 	}
-	ans := store.BeatAnswer{TTL: a.duration()}
-	s := state{sid: b.SessionID, version: a.int(), takes: a.flag(), renew: d.lease, headroom: b.Headroom}
-	clientID, namespaces := a.text(), a.lines()
+	lives := a.int()
+	if a.err == nil && lives < 0 {
+		return store.BeatAnswer{}, d.supersede(ctx, b.SessionID, a)
+	}
+	ans := store.BeatAnswer{TTL: time.Duration(lives) * time.Millisecond}
+	s := state{
+		sid: b.SessionID, version: a.int(), takes: a.flag(), renew: d.lease, headroom: b.Headroom, lives: lives,
+	}
+	clientID := a.text()
+	s.bindings = a.lines()
 	ans.Degraded, ans.Drain = a.flag(), a.drain()
 	var messages []waiting
 	for a.more() {
@@ -40,7 +48,10 @@ func (d *directory) Heartbeat(ctx context.Context, b store.Beat) (store.BeatAnsw
 	if a.err != nil {
 		return store.BeatAnswer{}, a.err
 	}
-	left, err := d.apply(ctx, s, namespaces)
+	left, err := d.apply(ctx, s)
+	if errors.Is(err, store.ErrNoSession) {
+		err = d.gone(ctx, b.SessionID)
+	}
 	if err != nil {
 		return store.BeatAnswer{}, err
 	}
@@ -51,13 +62,29 @@ func (d *directory) Heartbeat(ctx context.Context, b store.Beat) (store.BeatAnsw
 	return ans, err
 }
 
-// placeOf names the row that a message is about. No namespace has a space.
-func placeOf(namespace, id string) string { return namespace + " " + id }
+// supersede returns who displaced the session. The node that registered the
+// other may have died before it told the buckets: that is made up for.
+func (d *directory) supersede(ctx context.Context, sid string, a *answer) error {
+	by := readSuperseded(a)
+	s := state{sid: sid, version: a.int(), stopped: true, bindings: a.lines()}
+	if a.err != nil {
+		return a.err
+	}
+	if _, err := d.apply(ctx, s); err != nil && !errors.Is(err, store.ErrNoSession) {
+		return err
+	}
+	return by
+}
+
+// placeOf names the row that a message is about. No binding has a space.
+func placeOf(binding, id string) string { return binding + " " + id }
 
 func readMessage(a *answer) waiting {
 	m := waiting{place: a.text()}
 	m.ID, m.epoch = a.text(), a.int()
-	m.Namespace, m.InstanceID, _ = strings.Cut(m.place, " ")
+	var binding string
+	binding, m.InstanceID, _ = strings.Cut(m.place, " ")
+	_, m.Namespace = store.Unbind(binding)
 	if m.Left = a.duration(); m.Left < 0 {
 		m.Revoke, m.Left = true, 0
 	}
@@ -75,7 +102,8 @@ func (d *directory) deliver(ctx context.Context, sid, clientID string, messages 
 	slices.SortFunc(messages, func(a, b waiting) int { return cmp.Compare(a.ID, b.ID) })
 	refs := make([]wire.Ref, len(messages))
 	for i, m := range messages {
-		refs[i] = wire.Ref{Namespace: m.Namespace, ID: m.InstanceID}
+		binding, id, _ := strings.Cut(m.place, " ")
+		refs[i] = wire.Ref{Namespace: binding, ID: id}
 	}
 	rows, err := d.lookupAll(ctx, refs)
 	if err != nil {
@@ -98,8 +126,8 @@ func (d *directory) deliver(ctx context.Context, sid, clientID string, messages 
 }
 
 // WindDown queues a message for the live owner of the id.
-func (d *directory) WindDown(ctx context.Context, namespace, id string, deadline *time.Duration) error {
-	rows, err := d.lookupAll(ctx, []wire.Ref{{Namespace: namespace, ID: id}})
+func (d *directory) WindDown(ctx context.Context, binding, id string, deadline *time.Duration) error {
+	rows, err := d.lookupAll(ctx, []wire.Ref{{Namespace: binding, ID: id}})
 	switch {
 	case err != nil:
 		return err
@@ -109,7 +137,7 @@ func (d *directory) WindDown(ctx context.Context, namespace, id string, deadline
 	fleet, client := d.keys.fleet(), rows[0].clientID
 	a := d.run(ctx, pushScript.with(
 		[]string{fleet.client(client), fleet.messages(client)},
-		placeOf(namespace, id), rows[0].epoch, milliseconds(deadline), store.MaxMessages,
+		placeOf(binding, id), rows[0].epoch, milliseconds(deadline), store.MaxMessages,
 	))
 	switch a.int() {
 	case 0:

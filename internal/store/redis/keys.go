@@ -22,21 +22,21 @@ type keys struct {
 func (k keys) fleet() fleetKeys { return fleetKeys(k.prefix + ":{fleet}:") }
 
 // bucket returns where the keys of one bucket begin.
-func (k keys) bucket(namespace string, shard int) bucketKeys {
-	return bucketKeys(k.prefix + ":{" + escape(namespace) + "." + strconv.Itoa(shard) + "}:")
+func (k keys) bucket(binding string, shard int) bucketKeys {
+	return bucketKeys(k.prefix + ":{" + escape(binding) + "." + strconv.Itoa(shard) + "}:")
 }
 
 // of returns where the keys of an id's bucket begin.
-func (k keys) of(namespace, id string) bucketKeys {
-	return k.bucket(namespace, store.Shard(id, k.shards))
+func (k keys) of(binding, id string) bucketKeys {
+	return k.bucket(binding, store.Shard(id, k.shards))
 }
 
-// buckets returns all buckets of some namespaces.
-func (k keys) buckets(namespaces []string) []bucketKeys {
-	all := make([]bucketKeys, 0, len(namespaces)*k.shards)
-	for _, ns := range namespaces {
+// buckets returns all buckets of some bindings.
+func (k keys) buckets(bindings []string) []bucketKeys {
+	all := make([]bucketKeys, 0, len(bindings)*k.shards)
+	for _, binding := range bindings {
 		for shard := range k.shards {
-			all = append(all, k.bucket(ns, shard))
+			all = append(all, k.bucket(binding, shard))
 		}
 	}
 	return all
@@ -67,6 +67,7 @@ func (b fleetKeys) session(sid string) string       { return string(b) + "s:" + 
 func (b fleetKeys) client(clientID string) string   { return string(b) + "c:" + clientID }
 func (b fleetKeys) messages(clientID string) string { return string(b) + "w:" + clientID }
 func (b fleetKeys) url(digest string) string        { return string(b) + "u:" + digest }
+func (b fleetKeys) superseded(sid string) string    { return string(b) + "x:" + sid }
 func (b fleetKeys) live() string                    { return string(b) + "live" }
 func (b fleetKeys) namespaces() string              { return string(b) + "namespaces" }
 func (b fleetKeys) sweep() string                   { return string(b) + "sweep" }
@@ -81,6 +82,7 @@ func (b bucketKeys) sessions() string          { return string(b) + "sessions" }
 func (b bucketKeys) candidates() string        { return string(b) + "candidates" }
 func (b bucketKeys) clients() string           { return string(b) + "clients" }
 func (b bucketKeys) leaves() string            { return string(b) + "leaves" }
+func (b bucketKeys) hosts() string             { return string(b) + "hosts" }
 
 // escape writes all but letters, digits, '_' and '-' as %XX, so that no text
 // can end a hash tag or look like another one.

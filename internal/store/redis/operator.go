@@ -15,7 +15,10 @@ func (d *directory) Client(ctx context.Context, clientID string) (store.Client, 
 	if a.err == nil && !a.more() {
 		return store.Client{}, store.ErrNoClient
 	}
-	return store.Client{ClientID: clientID, SessionID: a.text(), Namespaces: a.lines(), Drain: a.drain()}, a.err
+	c := store.Client{ClientID: clientID, SessionID: a.text()}
+	_, c.Namespaces = unbind(a.lines())
+	c.Drain = a.drain()
+	return c, a.err
 }
 
 // Drain stops new placements on the client.
@@ -46,12 +49,12 @@ func (d *directory) setDrain(ctx context.Context, clientID string, on bool, dead
 	if !a.more() {
 		return left, a.err
 	}
-	s, namespaces := state{sid: a.text(), version: a.int(), takes: a.flag()}, a.lines()
+	s := state{sid: a.text(), version: a.int(), takes: a.flag(), bindings: a.lines()}
 	if a.err != nil {
 		return 0, a.err
 	}
 	// A session that has ended meanwhile takes no placements either.
-	if _, err := d.apply(ctx, s, namespaces); err != nil && !errors.Is(err, store.ErrNoSession) {
+	if _, err := d.apply(ctx, s); err != nil && !errors.Is(err, store.ErrNoSession) {
 		return 0, err
 	}
 	return left, nil

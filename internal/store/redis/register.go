@@ -29,6 +29,10 @@ type record struct {
 	AdvertiseURL string   `json:"advertiseUrl"`
 	BackendHosts []string `json:"backendHosts,omitempty"`
 	BackendAddr  string   `json:"backendAddr,omitempty"`
+
+	Epoch int64             `json:"epoch,omitempty"`
+	Env   string            `json:"env,omitempty"`
+	Envs  map[string]string `json:"envs,omitempty"`
 }
 
 // digest stands for a secret where scripts compare it.
@@ -37,14 +41,13 @@ func digest(secret wire.Secret) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// CheckRegister asks whether the client is live with another secret.
-func (d *directory) CheckRegister(ctx context.Context, clientID string, secret wire.Secret) error {
+// CheckRegister asks what the fleet has against a registration.
+func (d *directory) CheckRegister(ctx context.Context, r store.Registration) error {
 	fleet := d.keys.fleet()
-	a := d.run(ctx, checkScript.with([]string{fleet.client(clientID)}, string(fleet), digest(secret)))
-	if a.flag() {
-		return store.ErrOtherSecret
-	}
-	return a.err
+	a := d.run(ctx, checkScript.with(
+		[]string{fleet.client(r.ClientID)}, string(fleet), digest(r.Secret), classes(&r), r.Takeover > 0,
+	))
+	return refusal(&r, a.text(), a)
 }
 
 // registering is a registration that the fleet has admitted.
@@ -53,13 +56,11 @@ type registering struct {
 	generation, lineage int64
 	drain               store.Drain
 	// sids are those of the client and secret, this one included; spaces are
-	// the namespaces in which sessions of the client may be recorded.
+	// the bindings in which sessions of the client may be recorded.
 	sids   string
 	spaces []string
-	// stopped is the session that lost its advertise URL; "" for none.
-	stopped           string
-	stoppedVersion    int64
-	stoppedNamespaces []string
+	// others are the sessions of other clients that gave way.
+	others []other
 }
 
 // Register goes through the steps that the package comment tells.
@@ -72,6 +73,7 @@ func (d *directory) Register(ctx context.Context, reg store.Registration) (store
 		return store.Registered{}, err
 	}
 	registered := store.Registered{Drain: r.drain}
+	registered.Displaced, registered.Drained = gaveWay(r.others)
 	err = d.join(ctx, r)
 	if err == nil {
 		registered.Duplicates, err = d.reclaim(ctx, r)
@@ -83,7 +85,7 @@ func (d *directory) Register(ctx context.Context, reg store.Registration) (store
 		registered.TTL, err = d.settle(ctx, r)
 	}
 	if errors.Is(err, store.ErrOvertaken) {
-		err = errors.Join(err, d.leave(ctx, r.SessionID, r.Namespaces))
+		err = errors.Join(err, d.leave(ctx, r.SessionID, r.Bindings()))
 	}
 	if err != nil {
 		return store.Registered{}, err
@@ -96,51 +98,62 @@ func (d *directory) admit(ctx context.Context, reg *store.Registration) (*regist
 	text, err := json.Marshal(record{
 		Secret: reg.Secret.Reveal(), AdvertiseURL: reg.AdvertiseURL,
 		BackendHosts: reg.BackendHosts, BackendAddr: reg.BackendAddr,
+		Epoch: reg.Epoch, Env: reg.Env, Envs: reg.Envs,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("redis register: %w", err)
 	}
 	fleet, url := d.keys.fleet(), urlDigest(reg.AdvertiseURL)
-	a := d.run(ctx, registerScript.with(
+	c := registerScript.with(
 		[]string{
 			fleet.session(reg.SessionID), fleet.client(reg.ClientID), fleet.messages(reg.ClientID),
 			fleet.url(url), fleet.live(), fleet.namespaces(),
 		},
 		string(fleet), reg.SessionID, reg.ClientID, digest(reg.Secret), d.lease, memory,
-		reg.Headroom, reg.Draining, strings.Join(reg.Namespaces, "\n"), string(text), url, maxFormer,
-	))
-	switch outcome := a.text(); {
-	case a.err != nil:
-		return nil, a.err
-	case outcome == "secret":
-		return nil, store.ErrOtherSecret
-	case outcome == "overtaken":
-		return nil, store.ErrOvertaken
+		reg.Headroom, reg.Draining, strings.Join(reg.Bindings(), "\n"), string(text), url, maxFormer,
+		classes(reg), milliseconds(&reg.Takeover), store.SupersededMemory.Milliseconds(), maxGiveWay,
+	)
+	var early []other
+	for {
+		a := d.run(ctx, c)
+		outcome := a.text()
+		if outcome == "more" {
+			some := readOthers(a)
+			if a.err != nil {
+				return nil, a.err
+			}
+			if err := d.giveWay(ctx, some); err != nil {
+				return nil, err
+			}
+			early = append(early, some...)
+			continue
+		}
+		if err := refusal(reg, outcome, a); err != nil {
+			return nil, err
+		}
+		r := &registering{
+			Registration: reg, generation: a.int(), lineage: a.int(), drain: a.drain(), sids: a.text(), spaces: a.lines(),
+		}
+		r.others = append(early, readOthers(a)...)
+		return r, a.err
 	}
-	r := &registering{
-		Registration: reg, generation: a.int(), lineage: a.int(), drain: a.drain(), sids: a.text(), spaces: a.lines(),
-	}
-	if a.more() {
-		r.stopped, r.stoppedVersion, r.stoppedNamespaces = a.text(), a.int(), a.lines()
-	}
-	return r, a.err
 }
 
-// join records the session in its buckets, and stops the one that lost its
-// advertise URL in that one's.
+// join has the others give way in their buckets, and then records the session
+// in its own.
 func (d *directory) join(ctx context.Context, r *registering) error {
+	if err := d.giveWay(ctx, r.others); err != nil {
+		return err
+	}
 	var calls []call
-	for _, b := range d.keys.buckets(r.Namespaces) {
+	for _, b := range d.keys.buckets(r.Bindings()) {
 		calls = append(calls, joinScript.with(
 			[]string{b.meta(), b.sessions(), b.candidates(), b.clients(), b.session(r.SessionID)},
 			string(b), r.SessionID, r.ClientID, r.generation, r.lineage, d.lease, r.Headroom,
 		))
 	}
 	joins := len(calls)
-	for _, b := range d.keys.buckets(r.stoppedNamespaces) {
-		stop := state{sid: r.stopped, version: r.stoppedVersion, stopped: true}
-		calls = append(calls, stop.call(b))
-	}
+	calls = append(calls, d.announce(r.Bindings(), d.lease)...)
 	overtaken := false
 	answers := d.runAll(ctx, calls)
 	for _, a := range answers[:joins] {
@@ -161,7 +174,9 @@ func (d *directory) reclaim(ctx context.Context, r *registering) (duplicates []w
 			refs = append(refs, wire.Ref{Namespace: ns, ID: id})
 		}
 	}
-	groups := d.group(len(refs), func(i int) bucketKeys { return d.keys.of(refs[i].Namespace, refs[i].ID) })
+	groups := d.group(len(refs), func(i int) bucketKeys {
+		return d.keys.of(store.Bind(r.Hostname, refs[i].Namespace), refs[i].ID)
+	})
 	calls := make([]call, len(groups))
 	for i, g := range groups {
 		args := []any{string(g.bucket), r.SessionID, r.ClientID, r.lineage, r.sids}
@@ -213,7 +228,7 @@ func (d *directory) settle(ctx context.Context, r *registering) (left time.Durat
 	fleet := d.keys.fleet()
 	a := d.run(ctx, settleScript.with(
 		[]string{fleet.session(r.SessionID), fleet.client(r.ClientID)},
-		r.SessionID, strings.Join(r.Namespaces, "\n"),
+		r.SessionID, strings.Join(r.Bindings(), "\n"),
 	))
 	switch left := a.int(); left {
 	case -1:
@@ -225,10 +240,10 @@ func (d *directory) settle(ctx context.Context, r *registering) (left time.Durat
 	}
 }
 
-// leave ends a session in the buckets of some namespaces.
-func (d *directory) leave(ctx context.Context, sid string, namespaces []string) error {
+// leave ends a session in the buckets of some bindings.
+func (d *directory) leave(ctx context.Context, sid string, bindings []string) error {
 	var calls []call
-	for _, b := range d.keys.buckets(namespaces) {
+	for _, b := range d.keys.buckets(bindings) {
 		calls = append(calls, leaveScript.with([]string{b.meta(), b.sessions(), b.candidates()}, string(b), sid))
 	}
 	return firstError(d.runAll(ctx, calls))

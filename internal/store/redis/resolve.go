@@ -19,6 +19,9 @@ func (d *directory) Resolve(ctx context.Context, req store.Request) (store.Resul
 		a := d.run(ctx, c)
 		if outcome := store.Outcome(a.int()); outcome != 0 || a.err != nil {
 			res := result(outcome, a)
+			if outcome == store.UnknownNamespace && req.Hostname == "" {
+				res.Left = 0
+			}
 			return res, a.err
 		}
 	}
@@ -26,13 +29,14 @@ func (d *directory) Resolve(ctx context.Context, req store.Request) (store.Resul
 }
 
 func (d *directory) resolveCall(req store.Request) call {
-	bucket, leaf := d.keys.of(req.Namespace, req.ID), d.keys.leaf(req.ID)
+	bucket, leaf := d.keys.of(store.Bind(req.Hostname, req.Namespace), req.ID), d.keys.leaf(req.ID)
 	keys := []string{
 		bucket.meta(), bucket.sessions(), bucket.candidates(), bucket.clients(), bucket.leaves(), bucket.rows(leaf),
+		bucket.hosts(),
 	}
 	args := []any{
 		string(bucket), req.ID, leaf, req.Preferred, req.View, req.BalanceFactor,
-		int64(req.Dice[0]), int64(req.Dice[1]), int64(req.Dice[2]), d.lease,
+		int64(req.Dice[0]), int64(req.Dice[1]), int64(req.Dice[2]), d.lease, req.Unless,
 	}
 	if r := req.Refused; r != nil {
 		args = append(args, r.SessionID, r.ClientID, r.Epoch)
@@ -45,9 +49,9 @@ func result(outcome store.Outcome, a *answer) store.Result {
 	switch outcome {
 	case store.Owned, store.Placed:
 		res.SessionID, res.Epoch, res.Left, res.Stopped = a.text(), a.int(), a.duration(), a.flag()
-	case store.Quarantined:
+	case store.Quarantined, store.UnknownNamespace:
 		res.Left = a.duration()
-	case store.UnknownNamespace, store.NoCandidate, store.StaleView:
+	case store.NoCandidate, store.StaleView, store.Elsewhere:
 	default:
 		a.fail(errForm)
 	}
@@ -55,8 +59,8 @@ func result(outcome store.Outcome, a *answer) store.Result {
 }
 
 // Candidates reads the candidates of the id's bucket.
-func (d *directory) Candidates(ctx context.Context, namespace, id string) (store.View, error) {
-	bucket := d.keys.of(namespace, id)
+func (d *directory) Candidates(ctx context.Context, binding, id string) (store.View, error) {
+	bucket := d.keys.of(binding, id)
 	a := d.run(ctx, candidatesScript.with([]string{bucket.meta(), bucket.candidates()}, string(bucket)))
 	view := store.View{Version: a.int()}
 	for a.more() {

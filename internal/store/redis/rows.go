@@ -23,7 +23,8 @@ type found struct {
 	sid, clientID string
 }
 
-// lookupAll looks rows up, in order, those of one bucket together.
+// lookupAll looks rows up, in order, those of one bucket together. Where a Ref
+// names a namespace it means the binding.
 func (d *directory) lookupAll(ctx context.Context, refs []wire.Ref) ([]found, error) {
 	groups := d.group(len(refs), func(i int) bucketKeys { return d.keys.of(refs[i].Namespace, refs[i].ID) })
 	calls := make([]call, len(groups))
@@ -71,21 +72,22 @@ func (d *directory) group(n int, bucket func(i int) bucketKeys) []group {
 }
 
 // Lookup returns a row whose owner is live.
-func (d *directory) Lookup(ctx context.Context, namespace, id string) (store.Row, error) {
-	rows, err := d.lookupAll(ctx, []wire.Ref{{Namespace: namespace, ID: id}})
+func (d *directory) Lookup(ctx context.Context, binding, id string) (store.Row, error) {
+	rows, err := d.lookupAll(ctx, []wire.Ref{{Namespace: binding, ID: id}})
 	switch {
 	case err != nil:
 		return store.Row{}, err
 	case rows[0].sid == "":
 		return store.Row{}, store.ErrNotPlaced
 	}
-	return rows[0].row(namespace, id), nil
+	return rows[0].row(binding, id), nil
 }
 
 // row tells the placing time by the epoch, which follows the clock.
-func (f found) row(namespace, id string) store.Row {
+func (f found) row(binding, id string) store.Row {
+	hostname, namespace := store.Unbind(binding)
 	return store.Row{
-		Namespace: namespace, ID: id, SessionID: f.sid, ClientID: f.clientID,
+		Hostname: hostname, Namespace: namespace, ID: id, SessionID: f.sid, ClientID: f.clientID,
 		Epoch: f.epoch, PlacedAt: time.UnixMicro(f.epoch).Truncate(time.Millisecond),
 	}
 }
@@ -119,7 +121,7 @@ func (d *directory) Release(ctx context.Context, releases []wire.Release) (int, 
 // wait for all of it.
 func inParts(calls []call) [][]call { return slices.Collect(slices.Chunk(calls, 8)) }
 
-// position is where a walk over the rows of a namespace has come to: behind an
+// position is where a walk over the rows of a binding has come to: behind an
 // id in a leaf, or at the beginning of a leaf.
 type position struct {
 	shard, leaf int
@@ -155,13 +157,13 @@ const (
 )
 
 // Rows walks leaf by leaf, and within a leaf in the order of the ids.
-func (d *directory) Rows(ctx context.Context, namespace, cursor string, limit int) (rows []store.Row, next string, err error) {
+func (d *directory) Rows(ctx context.Context, binding, cursor string, limit int) (rows []store.Row, next string, err error) {
 	p, err := d.position(cursor)
 	if err != nil {
 		return nil, "", err
 	}
 	for range maxShards {
-		some, at, err := d.page(ctx, namespace, p, max(1, limit-len(rows)))
+		some, at, err := d.page(ctx, binding, p, max(1, limit-len(rows)))
 		if err != nil {
 			return nil, "", err
 		}
@@ -179,8 +181,8 @@ func (d *directory) Rows(ctx context.Context, namespace, cursor string, limit in
 
 // page returns at most limit rows of one bucket from p on, and where the next
 // page begins, which may be in the next bucket.
-func (d *directory) page(ctx context.Context, namespace string, p position, limit int) ([]store.Row, position, error) {
-	bucket := d.keys.bucket(namespace, p.shard)
+func (d *directory) page(ctx context.Context, binding string, p position, limit int) ([]store.Row, position, error) {
+	bucket := d.keys.bucket(binding, p.shard)
 	a := d.run(ctx, rowsScript.with([]string{bucket.leaves()}, string(bucket), p.leaf, limit, maxWalk))
 	next := position{shard: p.shard, leaf: int(a.int())}
 	if next.leaf < 0 {
@@ -193,7 +195,7 @@ func (d *directory) page(ctx context.Context, namespace string, p position, limi
 	var all []placed
 	for a.more() {
 		leaf, id := int(a.int()), a.text()
-		row := found{epoch: a.int(), sid: a.text(), clientID: a.text()}.row(namespace, id)
+		row := found{epoch: a.int(), sid: a.text(), clientID: a.text()}.row(binding, id)
 		if leaf > p.leaf || id > p.after {
 			all = append(all, placed{leaf: leaf, Row: row})
 		}

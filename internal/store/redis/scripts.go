@@ -37,11 +37,13 @@ var (
 	lockScript       = load("lock", "lib_fleet")
 	unlockScript     = load("unlock", "lib_fleet")
 	namespacesScript = load("namespaces", "lib_fleet")
+	supersededScript = load("superseded", "lib_fleet")
 )
 
 // Scripts on one bucket's keys.
 var (
 	joinScript       = load("join", "lib_bucket")
+	hostScript       = load("host", "lib_bucket")
 	applyScript      = load("apply", "lib_bucket")
 	reclaimScript    = load("reclaim", "lib_bucket")
 	retireScript     = load("retire", "lib_bucket")

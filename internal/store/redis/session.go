@@ -18,10 +18,13 @@ type state struct {
 	version int64
 	takes   bool // may take placements
 	stopped bool
+	// bindings are those of the session.
+	bindings []string
 	// renew is the lease in ms that a heartbeat asks for, with its headroom;
 	// 0 for what is no heartbeat.
 	renew    int64
 	headroom float64
+	lives    int64 // what the fleet's record has left in ms, of a heartbeat
 }
 
 func (s state) call(b bucketKeys) call {
@@ -34,14 +37,15 @@ func (s state) call(b bucketKeys) call {
 
 // apply brings the session's buckets up to the state. It returns what is left
 // of the shortest lease, or ErrNoSession if the session is gone from one.
-func (d *directory) apply(ctx context.Context, s state, namespaces []string) (time.Duration, error) {
-	var calls []call
-	for _, b := range d.keys.buckets(namespaces) {
-		calls = append(calls, s.call(b))
+func (d *directory) apply(ctx context.Context, s state) (time.Duration, error) {
+	calls := d.calls(s)
+	states := len(calls)
+	if s.renew > 0 {
+		calls = append(calls, d.announce(s.bindings, max(s.renew, s.lives))...)
 	}
 	answers := d.runAll(ctx, calls)
 	shortest := time.Duration(-1)
-	for _, a := range answers {
+	for _, a := range answers[:states] {
 		left := a.int()
 		if a.err == nil && left < 0 {
 			return 0, store.ErrNoSession
@@ -51,6 +55,33 @@ func (d *directory) apply(ctx context.Context, s state, namespaces []string) (ti
 		}
 	}
 	return shortest, firstError(answers)
+}
+
+// calls brings the session's buckets up to the state.
+func (d *directory) calls(s state) []call {
+	buckets := d.keys.buckets(s.bindings)
+	calls := make([]call, len(buckets))
+	for i, b := range buckets {
+		calls[i] = s.call(b)
+	}
+	return calls
+}
+
+// announce tells the buckets without a host name that the namespaces are bound
+// under one for so long, in ms, and one lease more; for bindings without a host
+// name it is nothing.
+func (d *directory) announce(bindings []string, lives int64) []call {
+	var calls []call
+	for _, binding := range bindings {
+		hostname, namespace := store.Unbind(binding)
+		if hostname == "" {
+			continue
+		}
+		for _, b := range d.keys.buckets([]string{namespace}) {
+			calls = append(calls, hostScript.with([]string{b.hosts()}, hostname, lives+d.lease))
+		}
+	}
+	return calls
 }
 
 // Activate lets the session take placements.
@@ -70,7 +101,7 @@ func (d *directory) change(ctx context.Context, sid, flag string, value bool) er
 		return store.ErrNoSession
 	}
 	changed := a.flag()
-	s, namespaces := state{sid: sid, version: a.int(), takes: a.flag()}, a.lines()
+	s := state{sid: sid, version: a.int(), takes: a.flag(), bindings: a.lines()}
 	if a.err != nil {
 		return a.err
 	}
@@ -78,7 +109,7 @@ func (d *directory) change(ctx context.Context, sid, flag string, value bool) er
 	if !changed && flag == "degraded" {
 		return nil
 	}
-	_, err := d.apply(ctx, s, namespaces)
+	_, err := d.apply(ctx, s)
 	return err
 }
 
@@ -89,7 +120,7 @@ func (d *directory) Deregister(ctx context.Context, sessionID string) error {
 	if err != nil || s[0] == nil {
 		return err
 	}
-	if err := d.leave(ctx, sessionID, s[0].Namespaces); err != nil {
+	if err := d.leave(ctx, sessionID, s[0].Bindings()); err != nil {
 		return err
 	}
 	fleet := d.keys.fleet()
@@ -103,9 +134,30 @@ func (d *directory) Session(ctx context.Context, sessionID string) (store.Sessio
 		return store.Session{}, err
 	}
 	if len(sessions) == 0 {
-		return store.Session{}, store.ErrNoSession
+		return store.Session{}, d.gone(ctx, sessionID)
 	}
 	return sessions[0], nil
+}
+
+// gone says why a session is not there, or not renewed.
+func (d *directory) gone(ctx context.Context, sid string) error {
+	a := d.run(ctx, supersededScript.with([]string{d.keys.fleet().superseded(sid)}))
+	switch {
+	case a.err != nil:
+		return a.err
+	case a.more():
+		return readSuperseded(a)
+	}
+	return store.ErrNoSession
+}
+
+// readSuperseded reads who displaced a session.
+func readSuperseded(a *answer) error {
+	by := &store.Superseded{Epoch: a.int(), ClientID: a.text()}
+	if a.err != nil {
+		return a.err
+	}
+	return by
 }
 
 // Live returns the sessions in the order of their ids.
@@ -185,26 +237,38 @@ func readSession(a *answer) (*store.Session, error) {
 	}
 	s.Secret, s.AdvertiseURL = wire.NewSecret(r.Secret), r.AdvertiseURL
 	s.BackendHosts, s.BackendAddr = r.BackendHosts, r.BackendAddr
-	s.Namespaces, s.Headroom = a.lines(), a.float()
+	s.Epoch, s.Env, s.Envs = r.Epoch, r.Env, r.Envs
+	s.Hostname, s.Namespaces = unbind(a.lines())
+	s.Headroom = a.float()
 	s.Draining, s.Degraded, s.Active, s.Stopped = a.flag(), a.flag(), a.flag(), a.flag()
 	s.RegisteredAt, s.TTL, s.Drain = time.UnixMilli(a.int()), a.duration(), a.drain()
 	return s, a.err
 }
 
+// unbind takes the names of one worker's bindings apart.
+func unbind(bindings []string) (hostname string, namespaces []string) {
+	for _, binding := range bindings {
+		var namespace string
+		hostname, namespace = store.Unbind(binding)
+		namespaces = append(namespaces, namespace)
+	}
+	return hostname, namespaces
+}
+
 // taken returns how many placements each session got since its last beat, in
 // all its buckets together.
 func (d *directory) taken(ctx context.Context, sessions []*store.Session) ([]int64, error) {
-	members := map[string][]int{} // namespace: sessions, by number
+	members := map[string][]int{} // binding: sessions, by number
 	for i, s := range sessions {
-		for _, ns := range s.Namespaces {
-			members[ns] = append(members[ns], i)
+		for _, binding := range s.Bindings() {
+			members[binding] = append(members[binding], i)
 		}
 	}
 	var calls []call
 	var asked [][]int
-	for ns, all := range members {
+	for binding, all := range members {
 		for some := range slices.Chunk(all, batch) {
-			for _, b := range d.keys.buckets([]string{ns}) {
+			for _, b := range d.keys.buckets([]string{binding}) {
 				args := []any{string(b)}
 				for _, i := range some {
 					args = append(args, sessions[i].ID)

@@ -37,12 +37,12 @@ func (d *directory) Sweep(ctx context.Context) (removed int, more bool, err erro
 	if a.err != nil || !a.more() {
 		return 0, false, a.err
 	}
-	var namespaces []string
+	var bindings []string
 	for list := a.list(); list.more(); a.fail(list.err) {
-		namespaces = append(namespaces, list.text())
+		bindings = append(bindings, list.text())
 	}
 	if a.err == nil {
-		removed, more, err = d.sweep(ctx, d.keys.buckets(namespaces))
+		removed, more, err = d.sweep(ctx, d.keys.buckets(bindings))
 	}
 	return removed, more, errors.Join(a.err, err, d.run(ctx, unlockScript.with([]string{fleet.sweep()}, token)).err)
 }

@@ -98,6 +98,10 @@ func keyed(secret string) change {
 	return func(r *store.Registration) { r.Secret = wire.NewSecret(secret) }
 }
 
+func under(hostname string) change { return func(r *store.Registration) { r.Hostname = hostname } }
+
+func ofEpoch(epoch int64) change { return func(r *store.Registration) { r.Epoch = epoch } }
+
 func listing(namespace string, ids ...string) change {
 	return func(r *store.Registration) {
 		if r.Instances == nil {

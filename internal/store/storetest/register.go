@@ -101,7 +101,7 @@ func otherSecret(t *testing.T, f Fixture) {
 	neighbour := d.join(t, "b")
 	placed := d.place(t, counters, "x", incumbent)
 	thief := registration("a", keyed("another"), at("http://b.test:8000"), listing(counters, "x", "y"))
-	require.ErrorIs(t, d.CheckRegister(ctx, "a", thief.Secret), store.ErrOtherSecret)
+	require.ErrorIs(t, d.CheckRegister(ctx, thief), store.ErrOtherSecret)
 	_, err := d.lasting.Register(ctx, thief)
 	require.ErrorIs(t, err, store.ErrOtherSecret)
 
@@ -113,15 +113,15 @@ func otherSecret(t *testing.T, f Fixture) {
 	d.beat(t, neighbour)
 	require.False(t, d.session(t, neighbour).Stopped)
 
-	require.NoError(t, d.CheckRegister(ctx, "a", registration("a").Secret))
-	require.NoError(t, d.CheckRegister(ctx, "nobody", thief.Secret))
+	require.NoError(t, d.CheckRegister(ctx, registration("a")))
+	require.NoError(t, d.CheckRegister(ctx, registration("nobody", keyed("another"))))
 	require.NoError(t, d.Deregister(ctx, incumbent))
-	require.NoError(t, d.CheckRegister(ctx, "a", thief.Secret))
+	require.NoError(t, d.CheckRegister(ctx, thief))
 	_, err = d.lasting.Register(ctx, thief)
 	require.NoError(t, err)
 	// With another secret it is no heir of the old session: a new epoch.
 	require.Greater(t, d.lookup(t, counters, "x").Epoch, placed.Epoch)
-	require.ErrorIs(t, d.CheckRegister(ctx, "a", registration("a").Secret), store.ErrOtherSecret)
+	require.ErrorIs(t, d.CheckRegister(ctx, registration("a")), store.ErrOtherSecret)
 }
 
 func otherSecretRaces(t *testing.T, f Fixture) {
@@ -216,7 +216,7 @@ func stoppedByURL(t *testing.T, f Fixture) {
 	view := d.view(t)
 	require.Len(t, view.Candidates, 1)
 	require.Equal(t, session, view.Candidates[0].SessionID)
-	require.ErrorIs(t, d.CheckRegister(ctx, "a", wire.NewSecret("another")), store.ErrOtherSecret)
+	require.ErrorIs(t, d.CheckRegister(ctx, registration("a", keyed("another"))), store.ErrOtherSecret)
 
 	// The end of its successor does not bring it back.
 	require.NoError(t, d.Deregister(ctx, session))

@@ -45,6 +45,7 @@ func Run(t *testing.T, in Environment) {
 	for _, r := range slices.Concat(
 		placementRules, choiceRules, viewRules, quarantineRules, releaseRules,
 		registerRules, reclaimRules, pageRules,
+		bindingRules, epochRules, envRules,
 		leaseRules, drainRules, windDownRules, stateRules, sweepRules, nameRules, raceRules,
 	) {
 		t.Run(r.name, func(t *testing.T) {

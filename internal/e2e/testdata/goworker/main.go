@@ -85,12 +85,15 @@ func run(ctx context.Context) error {
 func options(url string, c *control, log *zap.Logger) (worker.Options, error) {
 	headroom, err := strconv.ParseFloat(os.Getenv("APP_HEADROOM"), 64)
 	c.setHeadroom(headroom)
+	epoch, err2 := strconv.ParseInt(os.Getenv("APP_EPOCH"), 10, 64)
 	return worker.Options{
 		PinboardURL: os.Getenv("APP_PINBOARD_URL"), Token: worker.Token(os.Getenv("APP_TOKEN")), AdvertiseURL: url,
 		Headroom:          c.report,
 		HeartbeatInterval: seconds("APP_HEARTBEAT"), LeaseBuffer: seconds("APP_BUFFER"),
+		Hostname: os.Getenv("APP_HOSTNAME"), Env: os.Getenv("APP_ENV"), Takeover: worker.Takeover(os.Getenv("APP_TAKEOVER")),
+		Epoch:  epoch,
 		Logger: log,
-	}, err
+	}, errors.Join(err, err2)
 }
 
 func seconds(variable string) time.Duration {

@@ -3,7 +3,9 @@
 --
 -- KEYS  session, live
 -- ARGV  base, sid, lease ms, memory ms, headroom, draining, acks…
--- Answer: {} if the session is not there or is stopped, else
+-- Answer: {} if the session is not there or is stopped,
+--         {-1, epoch and clientId of who displaced it, version, namespaces} if
+--         it was displaced, the last two 0 and '' where it has lapsed, else
 --         {left of the lease ms, version, takes placements, clientId,
 --          namespaces (by lines), degraded, draining, deadline left ms or -1,
 --          and of each message: place, number, epoch, left ms or -1}
@@ -11,9 +13,10 @@
 local session, live = unpack(KEYS)
 local base, sid, lease, memory = unpack(ARGV, 1, 4)
 lease, memory = tonumber(lease), tonumber(memory)
-local s = call('HMGET', session, 'client', 'stopped', 'degraded', 'url', 'namespaces')
+local s = call('HMGET', session, 'client', 'stopped', 'degraded', 'url', 'namespaces', 'classes', 'ver')
 if not s[1] or s[2] == '1' then
-  return {}
+  local epoch, by = string.match(call('GET', base .. 'x:' .. sid) or '', '^(%d+) (.*)$')
+  return epoch and {-1, epoch, by, tonumber(s[7] or 0), s[5] or ''} or {}
 end
 local now = micros()
 local ms = math.floor(now / 1000)
@@ -23,6 +26,7 @@ call('HSET', session, 'active', 1, 'headroom', ARGV[5], 'draining', ARGV[6])
 local ver = revise(session, now)
 local lives = hold(session, lease)
 call('ZADD', live, ms + lives, sid)
+enlist(base, s[6], sid, ms + lives, lives + memory)
 hold(client, lives + memory)
 -- Nobody else holds the URL, for then the session would be stopped.
 call('SET', url, sid, 'PX', lives)

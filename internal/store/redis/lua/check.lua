@@ -1,11 +1,12 @@
--- check says whether a registration would be refused for its secret.
+-- check says whether a registration would be refused.
 --
 -- KEYS  client
--- ARGV  base, digest of the secret
--- Answer: 1 if the client has a live session with another secret, else 0.
+-- ARGV  base, digest of the secret, classes, 1 if another env is taken over
+-- Answer: {'ok'}, {'secret'}, or {'lower' or 'env', …} as conflict tells it.
 
-local known = call('HMGET', KEYS[1], 'sid', 'secret')
+local known = call('HMGET', KEYS[1], 'sid', 'secret', 'drain')
 if known[1] and known[2] ~= ARGV[2] and call('EXISTS', ARGV[1] .. 's:' .. known[1]) == 1 then
-  return 1
+  return {'secret'}
 end
-return 0
+local competes = known[3] ~= '1' and ARGV[4] == '0'
+return conflict(ARGV[1], ARGV[3], known[1], competes, micros()) or {'ok'}

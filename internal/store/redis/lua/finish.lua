@@ -4,11 +4,12 @@
 -- ARGV  base, sid
 -- Answer: 1, or 0 if the session was not there.
 
-local digest = call('HGET', KEYS[1], 'url')
-if not digest then
+local s = call('HMGET', KEYS[1], 'url', 'classes')
+if not s[1] then
   return 0
 end
-local url = ARGV[1] .. 'u:' .. digest
+local url = ARGV[1] .. 'u:' .. s[1]
+delist(ARGV[1], s[2], ARGV[2])
 call('DEL', KEYS[1])
 call('ZREM', KEYS[2], ARGV[2])
 if call('GET', url) == ARGV[2] then

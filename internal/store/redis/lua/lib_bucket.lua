@@ -21,6 +21,13 @@ local function unlist(meta, candidates, sid)
   end
 end
 
+-- vacate notes when the last session that has ended here did, in Unix ms.
+local function vacate(meta, ms)
+  if tonumber(call('HGET', meta, 'vacated') or 0) < ms then
+    call('HSET', meta, 'vacated', ms)
+  end
+end
+
 -- dirty notes that a session has ended that may have left rows.
 local function dirty(meta)
   call('HINCRBY', meta, 'dirty', 1)
@@ -33,6 +40,7 @@ local function finish(base, meta, sessions, candidates, sid)
   if rows then
     call('DEL', record)
     call('ZREM', sessions, sid)
+    vacate(meta, math.floor(micros() / 1000))
     if rows ~= '0' then
       dirty(meta)
     end

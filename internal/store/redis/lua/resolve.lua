@@ -1,22 +1,31 @@
 -- resolve returns the live owner of an id, or places the id.
 --
--- KEYS  meta, sessions, candidates, clients, leaves, rows of the id's leaf
+-- KEYS  meta, sessions, candidates, clients, leaves, rows of the id's leaf, hosts
 -- ARGV  base, id, leaf, preferred sid or '', view, balance factor, three dice,
---       quarantine ms, and, if a placement was refused: sid, clientId, epoch
+--       quarantine ms, host name that goes before or '', and, if a placement
+--       was refused: sid, clientId, epoch
 -- Answer: {outcome, …} by the numbers of store.Outcome:
 --         {owned, sid, epoch, left of the lease ms, stopped}
 --         {placed, sid, epoch, left of the lease ms, 0}
 --         {quarantined, left of the quarantine ms}
+--         {unknown, left of one lease since the last session ended ms}
 --         {outcome} for the others
 --         {0} to be asked again: many lapsed sessions were in the way and have
 --         been cleared
 
-local owned, placed, unknown, quarantined, none, stale, again = 1, 2, 3, 4, 5, 6, 0
+local owned, placed, unknown, quarantined, none, stale, elsewhere, again = 1, 2, 3, 4, 5, 6, 7, 0
 
-local meta, sessions, candidates, clients, leaves, rows = unpack(KEYS)
+local meta, sessions, candidates, clients, leaves, rows, hosts = unpack(KEYS)
 local base, id, leaf, preferred, view = unpack(ARGV, 1, 5)
 local factor, quarantine = tonumber(ARGV[6]), tonumber(ARGV[10])
 local budget = 32
+
+if ARGV[11] ~= '' then
+  local ends = call('ZSCORE', hosts, ARGV[11])
+  if ends and ends * 1000 > micros() then
+    return {elsewhere}
+  end
+end
 
 local row = call('HGET', rows, id)
 local refused
@@ -24,7 +33,7 @@ if row then
   local epoch, sid = parse(row)
   local s = call('HMGET', base .. 's:' .. sid, 'client', 'stopped')
   if s[1] then
-    if ARGV[11] ~= sid or tonumber(ARGV[13]) ~= epoch then
+    if ARGV[12] ~= sid or tonumber(ARGV[14]) ~= epoch then
       return {owned, sid, epoch, left(base .. 's:' .. sid), tonumber(s[2])}
     end
     refused = sid
@@ -42,9 +51,11 @@ end
 -- The sessions are sorted by the end of their leases: if the last of them is
 -- gone, it has lapsed, and the others before it. One is live, or none is.
 while true do
-  local last = call('ZREVRANGE', sessions, 0, 0)[1]
+  local top = call('ZREVRANGE', sessions, 0, 0, 'WITHSCORES')
+  local last = top[1]
   if not last then
-    return {unknown}
+    local vacated = call('HGET', meta, 'vacated')
+    return {unknown, vacated and math.max(0, math.min(quarantine, vacated + quarantine - micros() / 1000)) or 0}
   end
   if call('EXISTS', base .. 's:' .. last) == 1 then
     break
@@ -53,6 +64,7 @@ while true do
     return {again}
   end
   budget = budget - 1
+  vacate(meta, tonumber(top[2]))
   call('ZREM', sessions, last)
   unlist(meta, candidates, last)
   dirty(meta)
@@ -91,7 +103,7 @@ end
 local function choose()
   local n = call('ZCARD', candidates)
   out = nil
-  local client = ARGV[12] and call('HGET', clients, ARGV[12])
+  local client = ARGV[13] and call('HGET', clients, ARGV[13])
   local excluded = client and string.match(client, '^%d+ %d+ (%S+)')
   if excluded then
     out = call('ZRANK', candidates, excluded) or nil

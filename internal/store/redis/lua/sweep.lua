@@ -18,6 +18,7 @@ for _, sid in ipairs(due) do
   if lives >= 0 then
     call('ZADD', sessions, ms + lives, sid)
   else
+    vacate(meta, tonumber(call('ZSCORE', sessions, sid)))
     call('ZREM', sessions, sid)
     unlist(meta, candidates, sid)
     dirty(meta)
