@@ -38,16 +38,7 @@ func (g *registry) register(ctx context.Context, w http.ResponseWriter, c *regis
 		return err
 	}
 	defer unlock()
-	instances, strangers := splitInstances(reg)
-	r := store.Registration{
-		SessionID: rand.Text(), ClientID: reg.ClientID, Secret: reg.Secret, Namespaces: reg.Namespaces,
-		AdvertiseURL: reg.AdvertiseURL, BackendHosts: c.who.BackendHosts(),
-		Headroom: reg.Headroom, Draining: reg.Draining, Instances: instances,
-		Hostname: reg.Hostname, Epoch: reg.Epoch, Env: reg.Env, Envs: envsOf(reg),
-	}
-	if reg.Takeover == wire.TakeoverWindDown {
-		r.Takeover = takeoverDrain
-	}
+	r, strangers := newSession(reg, c.who)
 	addr, err := g.verify(ctx, reg, r)
 	if err != nil {
 		g.refused(c, reg, err)
@@ -72,14 +63,8 @@ func (g *registry) register(ctx context.Context, w http.ResponseWriter, c *regis
 		return err
 	}
 	heard := time.Now()
-	if len(done.Displaced)+len(done.Drained) > 0 {
-		g.log.Warn("workers give way", zap.String("to", r.ClientID), zap.String("hostname", r.Hostname), zap.Int64("epoch", r.Epoch),
-			zap.Strings("displaced", done.Displaced), zap.Strings("drained", done.Drained))
-	}
 	g.leases.succeed(r.ClientID, r.Secret, r.SessionID)
-	g.log.Info("worker registered", zap.String("client", r.ClientID), zap.String("session", r.SessionID),
-		zap.String("url", r.AdvertiseURL), zap.Strings("namespaces", r.Namespaces),
-		zap.Int("duplicates", len(strangers)+len(done.Duplicates)))
+	g.registered(&r, &done, len(strangers))
 	return g.acknowledge(w, c, r, func() wire.Registered {
 		return wire.Registered{
 			SessionID: r.SessionID, ExpiresInMs: done.TTL.Milliseconds(),
@@ -87,6 +72,33 @@ func (g *registry) register(ctx context.Context, w http.ResponseWriter, c *regis
 			Duplicates: append(strangers, done.Duplicates...),
 		}
 	})
+}
+
+// newSession is what the store is asked to record, and the instances that can't
+// be rows of it.
+func newSession(reg *wire.Register, who *passport.Identity) (store.Registration, []wire.Ref) {
+	instances, strangers := splitInstances(reg)
+	r := store.Registration{
+		SessionID: rand.Text(), ClientID: reg.ClientID, Secret: reg.Secret, Namespaces: reg.Namespaces,
+		AdvertiseURL: reg.AdvertiseURL, BackendHosts: who.BackendHosts(),
+		Headroom: reg.Headroom, Draining: reg.Draining, Instances: instances,
+		Hostname: reg.Hostname, Epoch: reg.Epoch, Env: reg.Env, Envs: envsOf(reg),
+	}
+	if reg.Takeover == wire.TakeoverWindDown {
+		r.Takeover = takeoverDrain
+	}
+	return r, strangers
+}
+
+// registered logs what a registration has done.
+func (g *registry) registered(r *store.Registration, done *store.Registered, strangers int) {
+	if len(done.Displaced)+len(done.Drained) > 0 {
+		g.log.Warn("workers give way", zap.String("to", r.ClientID), zap.String("hostname", r.Hostname), zap.Int64("epoch", r.Epoch),
+			zap.Strings("displaced", done.Displaced), zap.Strings("drained", done.Drained))
+	}
+	g.log.Info("worker registered", zap.String("client", r.ClientID), zap.String("session", r.SessionID),
+		zap.String("url", r.AdvertiseURL), zap.String("hostname", r.Hostname), zap.Strings("namespaces", r.Namespaces),
+		zap.Int("duplicates", strangers+len(done.Duplicates)))
 }
 
 func deadline(ctx context.Context) time.Time {
