@@ -201,6 +201,9 @@ func (b *holdBubble) send(method, path, body string, headers ...string) *reply {
 	for _, h := range headers {
 		name, value, _ := strings.Cut(h, ": ")
 		req.Header.Set(name, value)
+		if name == "Host" {
+			req.Host = value
+		}
 	}
 	began := time.Now()
 	go func() {

@@ -378,3 +378,28 @@ func TestAWaitEndsWhenTheLastWorkerHasGone(t *testing.T) {
 		require.Less(t, r.after, 2*time.Second)
 	})
 }
+
+// The two wait for different bindings as soon as there is one under the host
+// name: what one of them finds is not where the other one goes.
+func TestRequestsForOneIDUnderTwoHostNamesWaitApart(t *testing.T) {
+	t.Parallel()
+	inHoldBubble(t, nil, func(t *testing.T, b *holdBubble) {
+		bound := func(r *store.Registration) { r.Hostname = "chat.example" }
+		first := b.worker("first", nil, bound) // so that there is no quarantine later
+		_, err := b.store.Resolve(t.Context(), store.Request{
+			Hostname: "chat.example", Namespace: counters_, ID: "prime", View: store.AnyView, BalanceFactor: 1,
+		})
+		require.NoError(t, err)
+		first.end()
+		time.Sleep(2 * b.pb.opts.LeaseTTL)
+
+		b.worker("busy", nil, func(r *store.Registration) { r.Draining = true })
+		named := b.send("GET", "/counters/alice", "", "Host: Chat.example:80").requireWaits(b)
+		plain := b.get("alice").requireWaits(b)
+		b.worker("chat", nil, bound)
+		require.Equal(t, "chat", named.requireStatus(t, 200).body)
+		plain.requireWaits(b)
+		b.worker("free", nil)
+		require.Equal(t, "free", plain.requireStatus(t, 200).body)
+	})
+}
