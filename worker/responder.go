@@ -13,8 +13,9 @@ import (
 // response did.
 var errLate = errors.New("worker: the lease expired before the response was complete")
 
-// responder is the ResponseWriter of a handler, or of the middleware before it. It lets no response begin past
-// the lease, and none but a stream go on, and finds out what is a stream.
+// responder is the ResponseWriter of a handler, or of the middleware before it.
+// It lets no response begin past the lease, and none but a stream go on, and
+// finds out what is a stream.
 type responder struct {
 	http.ResponseWriter
 	owned   func() bool // the id is this worker's, so that an answer counts
