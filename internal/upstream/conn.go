@@ -1,0 +1,262 @@
+package upstream
+
+import (
+	"crypto/tls"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// longAgo as a deadline ends what waits.
+var longAgo = time.Unix(1, 0)
+
+// conn is one connection to a worker. One exchange at a time uses it.
+type conn struct {
+	net.Conn             // what is spoken on: the wire, or TLS on it
+	wire     *wire       // below TLS
+	origin   *origin     // whose it is
+	addr     netip.Addr  // where it leads, the zero Addr if that is no IP address
+	fd       *descriptor // nil where the bytes do not come straight from a descriptor
+	idle     idleness    // tells while it is idle whether it can still be used
+	since    time.Time   // idle since then
+	onAbort  func()      // abort, made once
+	in       input       // what was read and not yet taken
+	// What follows is of the present exchange.
+	reused bool
+	heard  bool  // something of an answer was read
+	before int64 // what had been written before
+
+	mu      sync.Mutex
+	aborted bool
+}
+
+// wire is a connection that counts what leaves by it.
+type wire struct {
+	net.Conn
+	written atomic.Int64
+}
+
+// Write counts what leaves before it does: whoever looks sees too much rather
+// than too little.
+func (w *wire) Write(p []byte) (int, error) {
+	w.written.Add(int64(len(p)))
+	n, err := w.Conn.Write(p)
+	w.written.Add(int64(n - len(p)))
+	return n, err
+}
+
+func newConn(raw net.Conn, o *origin) *conn {
+	c := &conn{wire: &wire{Conn: raw}, origin: o, addr: addrOf(raw.RemoteAddr())}
+	c.Conn = c.wire
+	c.onAbort = c.abort
+	if c.fd = newDescriptor(raw, c); c.fd != nil {
+		c.idle = c.fd
+	} else {
+		c.idle = &watcher{c: c}
+	}
+	return c
+}
+
+// secure has TLS spoken from now on.
+func (c *conn) secure(t *tls.Conn) {
+	c.Conn = t
+	if c.fd != nil {
+		c.fd.plain = false
+	}
+}
+
+func addrOf(a net.Addr) netip.Addr {
+	if tcp, ok := a.(*net.TCPAddr); ok {
+		return tcp.AddrPort().Addr().Unmap()
+	}
+	return netip.Addr{}
+}
+
+// begin starts an exchange.
+func (c *conn) begin(reused bool) {
+	c.reused, c.heard, c.before = reused, false, c.wire.written.Load()
+}
+
+// sent reports whether something of the present exchange may have left. It is
+// to be asked when nobody writes any more.
+func (c *conn) sent() bool { return c.wire.written.Load() > c.before }
+
+// abort ends the exchange from another goroutine: whatever waits for the
+// connection fails. It can't be used after that.
+func (c *conn) abort() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.aborted = true
+	_ = c.SetDeadline(longAgo)
+}
+
+// readBy sets a deadline for reading, the zero time for none, unless the
+// exchange was aborted.
+func (c *conn) readBy(t time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.aborted {
+		_ = c.SetReadDeadline(t)
+	}
+}
+
+// rawConn is the connection as a caller may have it for good: the very one that
+// was dialled, or TLS on it.
+func (c *conn) rawConn() net.Conn {
+	if c.Conn == net.Conn(c.wire) {
+		return c.wire.Conn
+	}
+	return c.Conn
+}
+
+const (
+	// smallBuffer holds the heads of nearly all messages, and short bodies.
+	smallBuffer = 4 << 10
+	// largeBuffer is what is read into while much comes.
+	largeBuffer = 32 << 10
+)
+
+var (
+	smalls = sync.Pool{New: func() any { return new([smallBuffer]byte) }}
+	larges = sync.Pool{New: func() any { return new([largeBuffer]byte) }}
+)
+
+// getBuffer returns a buffer for at least about n bytes.
+func getBuffer(n int) []byte {
+	if n > smallBuffer {
+		return larges.Get().(*[largeBuffer]byte)[:] // see New
+	}
+	return smalls.Get().(*[smallBuffer]byte)[:] // see New
+}
+
+func putBuffer(b []byte) {
+	switch cap(b) {
+	case smallBuffer:
+		smalls.Put((*[smallBuffer]byte)(b[:smallBuffer]))
+	case largeBuffer:
+		larges.Put((*[largeBuffer]byte)(b[:largeBuffer]))
+	}
+}
+
+// input is what was read of a connection. It has a buffer only while there is
+// something in it, or a read is about to fill it.
+type input struct {
+	buf  []byte // nil without one
+	r, w int    // what is there is buf[r:w]
+	want int    // what the next buffer should hold
+}
+
+func (in *input) len() int { return in.w - in.r }
+
+func (in *input) bytes() []byte { return in.buf[in.r:in.w] }
+
+// space returns where to read into: at least one byte.
+func (in *input) space() []byte {
+	switch {
+	case in.buf == nil:
+		in.buf = getBuffer(in.want)
+	case in.r == in.w:
+		in.r, in.w = 0, 0
+	case in.w == len(in.buf) && in.r > 0:
+		in.w = copy(in.buf, in.bytes())
+		in.r = 0
+	case in.w == len(in.buf): // a long head; whoever reads it has a limit
+		longer := make([]byte, 2*len(in.buf))
+		in.w = copy(longer, in.bytes())
+		putBuffer(in.buf)
+		in.buf = longer
+	}
+	return in.buf[in.w:]
+}
+
+// took says that n bytes were read into space.
+func (in *input) took(n int) {
+	in.w += n
+	if n > 0 {
+		in.want = 0
+		if in.w == len(in.buf) {
+			in.want = largeBuffer // much comes
+		}
+	}
+}
+
+// take takes n bytes, which stay valid until the next space or drop.
+func (in *input) take(n int) []byte {
+	p := in.buf[in.r : in.r+n]
+	in.r += n
+	return p
+}
+
+// drop gives the buffer back if there is nothing in it.
+func (in *input) drop() {
+	if in.buf != nil && in.r == in.w {
+		putBuffer(in.buf)
+		in.buf, in.r, in.w = nil, 0, 0
+	}
+}
+
+// fill waits until there is something more to take. io.EOF is the orderly end.
+func (c *conn) fill() error {
+	c.in.drop()
+	var n int
+	var err error
+	if c.fd != nil && c.fd.plain {
+		n, err = c.fd.read()
+	} else {
+		n, err = c.Read(c.in.space())
+		c.in.took(n)
+	}
+	if n > 0 {
+		c.heard = true
+		return nil
+	}
+	if err == nil {
+		err = io.ErrNoProgress
+	}
+	return err
+}
+
+// write sends p.
+func (c *conn) write(p []byte) error {
+	_, err := c.Write(p)
+	return err
+}
+
+// alive reports whether an idle connection can be used: nothing has come by it,
+// not its end either.
+func (c *conn) alive() bool { return c.idle.stop() }
+
+// idleness watches an idle connection.
+type idleness interface {
+	// start is called when the connection becomes idle.
+	start()
+	// stop ends that, and reports whether nothing came meanwhile.
+	stop() bool
+}
+
+// watcher is for a connection without a descriptor that could be looked at: it
+// waits in a Read for what should not come. It ends with the connection.
+type watcher struct {
+	c    *conn
+	done chan struct{}
+	err  error
+}
+
+func (w *watcher) start() {
+	w.done = make(chan struct{})
+	go func() {
+		defer close(w.done)
+		var one [1]byte
+		_, w.err = w.c.Read(one[:])
+	}()
+}
+
+func (w *watcher) stop() bool {
+	_ = w.c.SetReadDeadline(longAgo)
+	<-w.done
+	return os.IsTimeout(w.err) && w.c.SetReadDeadline(time.Time{}) == nil
+}

@@ -1,0 +1,142 @@
+//go:build unix
+
+package upstream
+
+import (
+	"io"
+	"net"
+	"os"
+	"syscall"
+)
+
+// descriptor is the socket below a connection. Its methods save what the usual
+// ones would cost on every request: a read that is known to be in vain, because
+// the worker can't have answered yet, and a buffer while there is nothing to
+// put in it.
+type descriptor struct {
+	syscall.RawConn
+	c *conn
+	// plain: the socket carries the messages themselves, not TLS.
+	plain bool
+
+	// onReadable and onPeek, made once.
+	readable func(fd uintptr) bool
+	peek     func(fd uintptr)
+
+	out    []byte // to be written before the read
+	n      int    // read
+	err    error
+	closed bool // see stop
+	one    [1]byte
+}
+
+// newDescriptor returns the descriptor of a socket that is the bottom of c, nil
+// if raw is none that can be got at.
+func newDescriptor(raw net.Conn, c *conn) *descriptor {
+	has, ok := raw.(syscall.Conn)
+	if !ok {
+		return nil
+	}
+	rc, err := has.SyscallConn()
+	if err != nil {
+		return nil
+	}
+	d := &descriptor{RawConn: rc, c: c, plain: true}
+	d.readable = d.onReadable
+	d.peek = d.onPeek
+	return d
+}
+
+// exchange writes p, and then waits for what comes back, which is to be found
+// in the connection's input. Where only some of p could be written, it returns
+// what is left.
+func (d *descriptor) exchange(p []byte) (left []byte, err error) {
+	d.out = p
+	_, err = d.read()
+	left, d.out = d.out, nil
+	return left, err
+}
+
+// read waits until something was read into the connection's input.
+func (d *descriptor) read() (int, error) {
+	d.n, d.err = 0, nil
+	if err := d.Read(d.readable); err != nil {
+		return 0, err
+	}
+	if d.n > 0 {
+		d.c.heard = true
+	}
+	return d.n, d.err
+}
+
+// onReadable does what there is to do until it would have to wait: then it
+// returns false, and is called again when the socket may be read from.
+func (d *descriptor) onReadable(fd uintptr) bool {
+	if d.out != nil {
+		if d.send(int(fd)); d.out != nil {
+			return true // it failed, or did not fit
+		}
+		return false // the answer can't be there yet
+	}
+	space := d.c.in.space()
+	for {
+		n, err := syscall.Read(int(fd), space)
+		switch {
+		case err == syscall.EINTR:
+			continue
+		case err == syscall.EAGAIN:
+			d.c.in.drop()
+			return false
+		case err != nil:
+			d.err = os.NewSyscallError("read", err)
+		case n == 0:
+			d.err = io.EOF
+		default:
+			d.n = n
+			d.c.in.took(n)
+		}
+		return true
+	}
+}
+
+// send writes what is to be written before the read.
+func (d *descriptor) send(fd int) {
+	w := d.c.wire
+	for {
+		w.written.Add(int64(len(d.out)))
+		n, err := syscall.Write(fd, d.out)
+		w.written.Add(int64(max(n, 0) - len(d.out)))
+		switch {
+		case err == syscall.EINTR:
+			continue
+		case err != nil && err != syscall.EAGAIN:
+			d.err = os.NewSyscallError("write", err)
+		case n == len(d.out):
+			d.out = nil
+		case n > 0:
+			d.out = d.out[n:]
+		}
+		return
+	}
+}
+
+// start implements idleness: the socket is looked at when it is needed.
+func (*descriptor) start() {}
+
+// stop implements idleness.
+func (d *descriptor) stop() bool {
+	d.closed = true
+	err := d.Control(d.peek)
+	return err == nil && !d.closed
+}
+
+func (d *descriptor) onPeek(fd uintptr) {
+	for {
+		_, _, err := syscall.Recvfrom(int(fd), d.one[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
+		if err == syscall.EINTR {
+			continue
+		}
+		d.closed = err != syscall.EAGAIN
+		return
+	}
+}

@@ -1,0 +1,326 @@
+package upstream
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Config says how a Pool makes and keeps connections.
+type Config struct {
+	// Dial makes a connection. Required. Its context has the values of the
+	// request's.
+	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
+	// TLS is the model for connections with TLS. It is copied. Default: the
+	// zero Config.
+	TLS *tls.Config
+	// HandshakeTimeout bounds a TLS handshake. Default: no bound.
+	HandshakeTimeout time.Duration
+	// IdleTimeout is how long an idle connection is kept. Default: 4 s.
+	IdleTimeout time.Duration
+	// MaxIdlePerOrigin is how many idle connections are kept to one worker,
+	// MaxIdle to all together. Default: 128, and no bound.
+	MaxIdlePerOrigin, MaxIdle int
+	// MaxPerOrigin is how many connections to one worker there may be; a
+	// request waits for one. Default: no bound.
+	MaxPerOrigin int
+	// DisableKeepAlives has every request use a connection of its own.
+	DisableKeepAlives bool
+	// HeaderTimeout bounds how long a worker may take for the head of its
+	// answer once it has the whole request. Default: no bound.
+	HeaderTimeout time.Duration
+	// ContinueTimeout is how long a body is held back for a worker that does
+	// not answer "Expect: 100-continue". Default: 5 s.
+	ContinueTimeout time.Duration
+	// MaxHeaderBytes bounds the heads and trailers of one answer together.
+	// Default: 1 MiB.
+	MaxHeaderBytes int
+}
+
+// Pool keeps connections to workers and sends requests on them. It is safe for
+// concurrent use. New makes one.
+type Pool struct {
+	cfg Config
+
+	mu      sync.Mutex
+	origins map[originKey]*origin
+	idle    int         // connections, of all origins
+	timer   *time.Timer // ends idle connections; nil while there are none
+}
+
+type originKey struct {
+	tls        bool
+	name, addr string
+}
+
+// origin is the connections to one worker. All but key and turns is guarded by
+// Pool.mu.
+type origin struct {
+	key   originKey
+	turns chan struct{} // full while all connections are in use; nil without a bound
+	free  []*conn       // the one used last at the end
+	users int           // requests that have a connection, or are getting one
+}
+
+// New returns a Pool. It starts nothing.
+func New(cfg Config) *Pool {
+	cfg.IdleTimeout = cmp.Or(cfg.IdleTimeout, 4*time.Second)
+	cfg.MaxIdlePerOrigin = cmp.Or(cfg.MaxIdlePerOrigin, 128)
+	cfg.ContinueTimeout = cmp.Or(cfg.ContinueTimeout, 5*time.Second)
+	cfg.MaxHeaderBytes = cmp.Or(cfg.MaxHeaderBytes, 1<<20)
+	if cfg.TLS == nil {
+		cfg.TLS = &tls.Config{} //nolint:gosec // Go's own minimum
+	}
+	cfg.TLS = cfg.TLS.Clone()
+	cfg.TLS.NextProtos = nil // nothing but HTTP/1.1 is spoken
+	return &Pool{cfg: cfg, origins: map[originKey]*origin{}}
+}
+
+// Do sends a request and waits for the head of the final answer. ctx cancels
+// the exchange up to Response.Close. Every error is an *Error.
+func (p *Pool) Do(ctx context.Context, req *Request) (*Response, error) {
+	var failure Error
+	if failure.Err = req.validate(); failure.Err != nil {
+		return nil, &failure
+	}
+	for again := false; ; again = true {
+		if failure.Err = context.Cause(ctx); failure.Err != nil {
+			failure.NoConnection = !failure.Connected
+			return nil, &failure
+		}
+		c, reused, err := p.acquire(ctx, req, again)
+		if err != nil {
+			failure.Err, failure.NoConnection = err, true
+			return nil, &failure
+		}
+		failure.Connected = true
+		c.begin(reused)
+		r := &Response{c: c, pool: p, req: req, stop: context.AfterFunc(ctx, c.onAbort)}
+		err = r.roundTrip()
+		if err == nil {
+			return r, nil
+		}
+		heard := c.heard
+		r.Close()
+		sent := c.sent()
+		failure.Sent = failure.Sent || sent
+		failure.Err = err
+		if !reused || ctx.Err() != nil || sent && (heard || !req.Repeatable) {
+			return nil, &failure
+		}
+		if err := req.rewind(); err != nil {
+			failure.Err = errors.Join(failure.Err, err)
+			return nil, &failure
+		}
+	}
+}
+
+// rewind makes the request ready for a second try.
+func (r *Request) rewind() (err error) {
+	if r.Body != nil {
+		r.Body, err = r.Rewind()
+	}
+	return err
+}
+
+// acquire returns a connection that the request may use: an idle one, unless it
+// must be fresh.
+func (p *Pool) acquire(ctx context.Context, req *Request, fresh bool) (c *conn, reused bool, err error) {
+	o := p.enter(&req.Origin)
+	if o.turns != nil {
+		select {
+		case o.turns <- struct{}{}:
+		case <-ctx.Done():
+			p.leave(o)
+			return nil, false, fmt.Errorf("wait for a connection: %w", context.Cause(ctx))
+		}
+	}
+	for c := p.pop(o); c != nil; c = p.pop(o) {
+		if !fresh && time.Since(c.since) < p.cfg.IdleTimeout && c.alive() && (req.Allowed == nil || req.Allowed(c.addr) == nil) {
+			return c, true, nil
+		}
+		_ = c.Close()
+	}
+	c, err = p.dial(ctx, o, req)
+	if err != nil {
+		p.done(o)
+		return nil, false, err
+	}
+	return c, false, nil
+}
+
+func (p *Pool) enter(at *Origin) *origin {
+	key := originKey{tls: at.TLS, name: at.Name, addr: at.Addr}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	o := p.origins[key]
+	if o == nil {
+		o = &origin{key: key}
+		if p.cfg.MaxPerOrigin > 0 {
+			o.turns = make(chan struct{}, p.cfg.MaxPerOrigin)
+		}
+		p.origins[key] = o
+	}
+	o.users++
+	return o
+}
+
+// leave is the opposite of enter.
+func (p *Pool) leave(o *origin) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.left(o)
+}
+
+// left forgets an origin that nobody uses; the caller holds the lock.
+func (p *Pool) left(o *origin) {
+	if o.users--; o.users == 0 && len(o.free) == 0 {
+		delete(p.origins, o.key)
+	}
+}
+
+// done gives back what acquire took.
+func (p *Pool) done(o *origin) {
+	p.leave(o)
+	if o.turns != nil {
+		<-o.turns
+	}
+}
+
+// pop takes the idle connection that was used last; nil if there is none.
+func (p *Pool) pop(o *origin) *conn {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	last := len(o.free) - 1
+	if last < 0 {
+		return nil
+	}
+	c := o.free[last]
+	o.free[last] = nil
+	o.free = o.free[:last]
+	p.idle--
+	return c
+}
+
+// release takes a connection back, to keep it or, when it was closed, to forget
+// it.
+func (p *Pool) release(c *conn, keep bool) {
+	o := c.origin
+	if keep = keep && !p.cfg.DisableKeepAlives; keep {
+		c.idle.start()
+		keep = p.keep(c)
+	}
+	if !keep {
+		_ = c.Close()
+	}
+	p.done(o)
+}
+
+// keep reports whether there is room for an idle connection, and keeps it.
+func (p *Pool) keep(c *conn) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	o := c.origin
+	if len(o.free) >= p.cfg.MaxIdlePerOrigin || p.cfg.MaxIdle > 0 && p.idle >= p.cfg.MaxIdle {
+		return false
+	}
+	c.since = time.Now()
+	o.free = append(o.free, c)
+	p.idle++
+	if p.timer == nil {
+		p.timer = time.AfterFunc(p.cfg.IdleTimeout, p.expire)
+	}
+	return true
+}
+
+// expire closes the connections that have been idle for long enough.
+func (p *Pool) expire() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := time.Now()
+	first := now
+	for _, o := range p.origins {
+		young := slices.IndexFunc(o.free, func(c *conn) bool { return now.Sub(c.since) < p.cfg.IdleTimeout })
+		if young < 0 {
+			young = len(o.free)
+		} else if since := o.free[young].since; since.Before(first) {
+			first = since
+		}
+		p.drop(o, young)
+	}
+	p.timer = nil
+	if p.idle > 0 {
+		p.timer = time.AfterFunc(first.Add(p.cfg.IdleTimeout).Sub(now), p.expire)
+	}
+}
+
+// drop closes the n connections that were used least lately; the caller holds
+// the lock.
+func (p *Pool) drop(o *origin, n int) {
+	for _, c := range o.free[:n] {
+		_ = c.Close()
+	}
+	o.free = slices.Delete(o.free, 0, n)
+	p.idle -= n
+	if o.users == 0 && len(o.free) == 0 {
+		delete(p.origins, o.key)
+	}
+}
+
+// CloseIdle closes the connections that carry nothing.
+func (p *Pool) CloseIdle() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, o := range p.origins {
+		p.drop(o, len(o.free))
+	}
+	if p.timer != nil {
+		p.timer.Stop()
+		p.timer = nil
+	}
+}
+
+// dial makes a connection.
+func (p *Pool) dial(ctx context.Context, o *origin, req *Request) (*conn, error) {
+	raw, err := p.cfg.Dial(ctx, "tcp", o.key.addr)
+	if err != nil {
+		return nil, err
+	}
+	c := newConn(raw, o)
+	if req.Allowed != nil {
+		err = req.Allowed(c.addr)
+	}
+	if err == nil && o.key.tls {
+		err = p.secure(ctx, c)
+	}
+	if err != nil {
+		_ = raw.Close()
+		return nil, err
+	}
+	return c, nil
+}
+
+func (p *Pool) secure(ctx context.Context, c *conn) error {
+	if d := p.cfg.HandshakeTimeout; d > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, d)
+		defer cancel()
+	}
+	cfg := p.cfg.TLS
+	if cfg.ServerName == "" {
+		cfg = cfg.Clone()
+		cfg.ServerName = c.origin.key.name
+	}
+	t := tls.Client(c.wire, cfg)
+	if err := t.HandshakeContext(ctx); err != nil {
+		return fmt.Errorf("TLS handshake: %w", err)
+	}
+	c.secure(t)
+	return nil
+}

@@ -1,0 +1,210 @@
+package upstream
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/netip"
+	"strconv"
+	"strings"
+)
+
+// Origin is where a worker is reached.
+type Origin struct {
+	// TLS says that it is spoken to with TLS, as Name.
+	TLS  bool
+	Name string
+	// Addr is what is dialled: a host, or an address, and a port.
+	Addr string
+	// Host is the authority as the URL has it.
+	Host string
+	// Base is the raw path that all paths are below, "" at the root.
+	Base string
+}
+
+// ParseOrigin reads a worker's advertise URL, which must be normalised.
+func ParseOrigin(advertised string) Origin {
+	scheme, rest, _ := strings.Cut(advertised, "://")
+	host, base, deep := strings.Cut(rest, "/")
+	o := Origin{TLS: scheme == "https", Addr: host, Host: host}
+	if deep {
+		o.Base = strings.TrimRight("/"+base, "/")
+	}
+	colon := strings.LastIndexByte(host, ':')
+	if colon <= strings.LastIndexByte(host, ']') { // none, or within an IPv6 address
+		colon = len(host)
+		o.Addr += ":80"
+		if o.TLS {
+			o.Addr = host + ":443"
+		}
+	}
+	o.Name = strings.Trim(host[:colon], "[]")
+	return o
+}
+
+// Request is what is sent to a worker.
+type Request struct {
+	Origin Origin
+	// Allowed returns nil if the request may go to the address that a
+	// connection leads to; nil allows every one. A connection without an IP
+	// address is asked for with the zero Addr.
+	Allowed func(netip.Addr) error
+
+	Method string
+	// Target is the raw path and query, below the Origin's base.
+	Target string
+	// Host is the Host header. Default: the Origin's.
+	Host string
+	// Fields are the header lines, made by AppendField, but for those that
+	// frame the message: these are made from what follows.
+	Fields []byte
+
+	// Body is nil without one. It is read on a goroutine of its own, which may
+	// outlive the exchange for as long as a Read of the Body does.
+	Body io.Reader
+	// Length of the Body in bytes; -1 has it sent in chunks.
+	Length int64
+	// Trailer names the trailers to announce. Their values are looked up when
+	// the Body has returned io.EOF. Only a body in chunks has trailers.
+	Trailer http.Header
+	// Rewind returns the Body from its start, after a try that has sent
+	// nothing. Required with a Body.
+	Rewind func() (io.Reader, error)
+	// Expect holds the Body back until the worker asks for it.
+	Expect bool
+
+	// Repeatable says that the request may be sent a second time when the
+	// connection of the first time, which had been idle, ends without a byte
+	// of an answer: the worker may have closed it before it saw the request.
+	Repeatable bool
+
+	// Inform, if not nil, gets informational answers (1xx) as they come. The
+	// Header is good until it returns.
+	Inform func(status int, header Header)
+}
+
+// ErrMalformedRequest is returned for a request that would not be read as what
+// it is. Nothing was sent.
+var ErrMalformedRequest = errors.New("the request can't be written as HTTP/1.1")
+
+// validate returns nil if the request can't be read as anything else.
+func (r *Request) validate() error {
+	switch {
+	case !isToken(r.Method):
+		return fmt.Errorf("%w: method %q", ErrMalformedRequest, r.Method)
+	case !isTarget(r.Target) || !isTarget(r.Host) || r.Target == "":
+		return fmt.Errorf("%w: target or host", ErrMalformedRequest)
+	}
+	return nil
+}
+
+// AppendField appends one header line. It returns ok false, and fields as they
+// were, for a name or value that can't be one.
+func AppendField(fields []byte, name, value string) (_ []byte, ok bool) {
+	if !isToken(name) || !isValue(value) {
+		return fields, false
+	}
+	fields = append(fields, name...)
+	fields = append(fields, ": "...)
+	fields = append(fields, value...)
+	return append(fields, '\r', '\n'), true
+}
+
+// appendHead appends the head of the request. last says that no other will be
+// sent on the connection.
+func (r *Request) appendHead(b []byte, last bool) []byte {
+	b = append(b, r.Method...)
+	b = append(b, ' ')
+	b = append(b, r.Origin.Base...)
+	b = append(b, r.Target...)
+	b = append(b, " HTTP/1.1\r\nHost: "...)
+	b = append(b, cmp.Or(r.Host, r.Origin.Host)...)
+	b = append(b, '\r', '\n')
+	switch {
+	case r.Body == nil:
+		if r.Method == http.MethodPost || r.Method == http.MethodPut || r.Method == http.MethodPatch {
+			b = append(b, "Content-Length: 0\r\n"...)
+		}
+	case r.Length >= 0:
+		b = append(b, "Content-Length: "...)
+		b = strconv.AppendInt(b, r.Length, 10)
+		b = append(b, '\r', '\n')
+	default:
+		b = append(b, "Transfer-Encoding: chunked\r\n"...)
+		b = r.appendTrailerNames(b)
+	}
+	if r.Expect {
+		b = append(b, "Expect: 100-continue\r\n"...)
+	}
+	if last {
+		b = append(b, "Connection: close\r\n"...)
+	}
+	b = append(b, r.Fields...)
+	return append(b, '\r', '\n')
+}
+
+func (r *Request) appendTrailerNames(b []byte) []byte {
+	before := "Trailer: "
+	for name := range r.Trailer {
+		if isToken(name) {
+			b = append(b, before...)
+			b = append(b, name...)
+			before = ", "
+		}
+	}
+	if before == ", " {
+		b = append(b, '\r', '\n')
+	}
+	return b
+}
+
+// appendTrailers appends the end of a body in chunks.
+func (r *Request) appendTrailers(b []byte) []byte {
+	b = append(b, "0\r\n"...)
+	for name, values := range r.Trailer {
+		for _, value := range values {
+			b, _ = AppendField(b, name, value) // what can't be one is left out
+		}
+	}
+	return append(b, '\r', '\n')
+}
+
+// tokens are the characters of a token (RFC 9110, section 5.6.2).
+var tokens = func() (set [256]bool) {
+	for _, c := range []byte("!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz") {
+		set[c] = true
+	}
+	return set
+}()
+
+func isToken(s string) bool {
+	for i := range len(s) {
+		if !tokens[s[i]] {
+			return false
+		}
+	}
+	return s != ""
+}
+
+// isValue reports whether s can stand in a header line without ending it (RFC
+// 9110, section 5.5). Other control characters are dubious, but harmless.
+func isValue(s string) bool {
+	for i := range len(s) {
+		if c := s[i]; c == '\r' || c == '\n' || c == 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// isTarget reports whether s can stand in a request line.
+func isTarget(s string) bool {
+	for i := range len(s) {
+		if c := s[i]; c <= ' ' || c == 0x7f {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,122 @@
+package upstream
+
+import (
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestAnOriginIsWhatAnAdvertiseURLSays(t *testing.T) {
+	t.Parallel()
+	for advertised, want := range map[string]Origin{
+		"http://10.0.0.1:8000":         {Name: "10.0.0.1", Addr: "10.0.0.1:8000", Host: "10.0.0.1:8000"},
+		"http://w.example":             {Name: "w.example", Addr: "w.example:80", Host: "w.example"},
+		"https://w.example/":           {TLS: true, Name: "w.example", Addr: "w.example:443", Host: "w.example"},
+		"https://[2001:db8::1]/a/b/":   {TLS: true, Name: "2001:db8::1", Addr: "[2001:db8::1]:443", Host: "[2001:db8::1]", Base: "/a/b"},
+		"http://[2001:db8::1]:80/a%2f": {Name: "2001:db8::1", Addr: "[2001:db8::1]:80", Host: "[2001:db8::1]:80", Base: "/a%2f"},
+	} {
+		require.Equal(t, want, ParseOrigin(advertised), advertised)
+	}
+}
+
+func TestARequestIsWrittenAsItIs(t *testing.T) {
+	t.Parallel()
+	fields, ok := AppendField(nil, "X-A", "1, \t\xff")
+	require.True(t, ok)
+	fields, _ = AppendField(fields, "X-B", "")
+	body := func(r *Request) { r.Body = strings.NewReader("body") }
+	for _, c := range []struct {
+		method string
+		change func(*Request)
+		want   string
+	}{
+		{"GET", nil, "GET /base/a%2Fb?c=%zz HTTP/1.1\r\nHost: p\r\n%s\r\n"},
+		{"GET", func(r *Request) { r.Host = "" }, "GET /base/a%2Fb?c=%zz HTTP/1.1\r\nHost: w:1\r\n%s\r\n"},
+		{"DELETE", nil, "DELETE /base/a%2Fb?c=%zz HTTP/1.1\r\nHost: p\r\n%s\r\n"},
+		{"POST", nil, "POST /base/a%2Fb?c=%zz HTTP/1.1\r\nHost: p\r\nContent-Length: 0\r\n%s\r\n"},
+		{"PUT", func(r *Request) { body(r); r.Length = 4 }, "PUT /base/a%2Fb?c=%zz HTTP/1.1\r\nHost: p\r\nContent-Length: 4\r\n%s\r\n"},
+		{"PUT", func(r *Request) { body(r); r.Length, r.Expect = 4, true },
+			"PUT /base/a%2Fb?c=%zz HTTP/1.1\r\nHost: p\r\nContent-Length: 4\r\nExpect: 100-continue\r\n%s\r\n"},
+		{"GET", func(r *Request) { body(r); r.Length = -1 }, "GET /base/a%2Fb?c=%zz HTTP/1.1\r\nHost: p\r\nTransfer-Encoding: chunked\r\n%s\r\n"},
+		{"GET", func(r *Request) { body(r); r.Length, r.Trailer = -1, http.Header{"X-T": nil, "a b": nil} },
+			"GET /base/a%2Fb?c=%zz HTTP/1.1\r\nHost: p\r\nTransfer-Encoding: chunked\r\nTrailer: X-T\r\n%s\r\n"},
+	} {
+		r := &Request{Origin: ParseOrigin("http://w:1/base/"), Method: c.method, Target: "/a%2Fb?c=%zz", Host: "p", Fields: fields}
+		if c.change != nil {
+			c.change(r)
+		}
+		require.NoError(t, r.validate())
+		want := strings.Replace(c.want, "%s", "X-A: 1, \t\xff\r\nX-B: \r\n", 1)
+		require.Equal(t, want, string(r.appendHead(nil, false)))
+	}
+}
+
+func TestWhatWouldBeReadAsMoreThanOneRequestIsNotSent(t *testing.T) {
+	t.Parallel()
+	w := newMemoryWorker(t, echo)
+	pool := w.pool()
+	for _, change := range []func(*Request){
+		func(r *Request) { r.Method = "" },
+		func(r *Request) { r.Method = "GET / HTTP/1.1\r\nX: " },
+		func(r *Request) { r.Target = "" },
+		func(r *Request) { r.Target = "/a b" },
+		func(r *Request) { r.Target = "/a\r\nX: b" },
+		func(r *Request) { r.Target = "/\x00" },
+		func(r *Request) { r.Host = "p\r\nX: b" },
+		func(r *Request) { r.Host = "p q" },
+	} {
+		r := w.request("GET", "/")
+		change(r)
+		_, err := pool.Do(t.Context(), r)
+		require.ErrorIs(t, err, ErrMalformedRequest)
+		require.Equal(t, Error{Err: failure(t, err).Err}, *failure(t, err))
+	}
+	require.Zero(t, w.connections())
+	for _, field := range [][2]string{{"", "a"}, {"a b", "c"}, {"a:", "c"}, {"a", "b\r\nc: d"}, {"a", "b\n"}, {"a", "\x00"}, {"ä", "a"}} {
+		fields, ok := AppendField([]byte("x"), field[0], field[1])
+		require.False(t, ok, field)
+		require.Equal(t, "x", string(fields))
+	}
+}
+
+func TestBodiesArriveWhole(t *testing.T) {
+	t.Parallel()
+	onEveryWire(t, func(t *testing.T, start func(*testing.T, func(*peer)) *worker) {
+		w := start(t, func(p *peer) {
+			for head := p.head(); head != ""; head = p.head() {
+				body, trailers, err := p.body(head)
+				if err != nil {
+					return
+				}
+				p.ok(body + trailers)
+			}
+		})
+		pool := w.pool()
+		for _, size := range []int{0, 1, 1024, smallBuffer, largeBuffer - 8, largeBuffer, 1 << 20} {
+			text := strings.Repeat("b", size)
+			if size > 0 {
+				g, err := do(t.Context(), pool, w.post("/", text))
+				require.NoError(t, err)
+				require.NoError(t, g.err)
+				require.True(t, text == g.body, "%d: %d", size, len(g.body))
+			}
+			r := w.post("/", text)
+			r.Length = -1
+			r.Trailer = http.Header{"X-Sum": nil, "Bad\r\n": {"x"}}
+			r.Body = io.MultiReader(r.Body, atEOF(func() { r.Trailer["X-Sum"] = []string{"1", "2"} }))
+			g, err := do(t.Context(), pool, r)
+			require.NoError(t, err)
+			require.NoError(t, g.err)
+			require.True(t, text+"X-Sum: 1\r\nX-Sum: 2\r\n" == g.body, "%d: %d", size, len(g.body))
+		}
+		require.Equal(t, 1, w.connections())
+	})
+}
+
+// atEOF is an empty body.
+type atEOF func()
+
+func (f atEOF) Read([]byte) (int, error) { f(); return 0, io.EOF }

@@ -1,0 +1,234 @@
+package upstream
+
+import (
+	"io"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// headDelay is how long the head of a request waits to be sent together
+	// with the beginning of its body.
+	headDelay = 5 * time.Millisecond
+	// lateAnswer is how long an answer may take after the request could not be
+	// sent whole: a worker that refuses a body may close its side at once.
+	lateAnswer = time.Second
+	// endTime is how long an answered request may take for its last bytes.
+	endTime = 50 * time.Millisecond
+)
+
+// upload sends a request with a body, on a goroutine of its own.
+type upload struct {
+	c    *conn
+	req  *Request
+	body io.Reader // of this try
+	pool *Pool
+
+	goahead chan struct{} // closed when the worker asks for the body
+	asked   bool          // it did; of the goroutine that reads the answer
+	over    chan struct{} // closed when nobody wants the request sent any more
+	ended   chan struct{} // closed when it was sent, or never will be
+	last    atomic.Bool   // the last bytes are being written
+	whole   atomic.Bool   // all was written
+
+	mu     sync.Mutex
+	head   []byte // not yet sent
+	headed bool   // the head of the answer is there
+	err    error  // why not all was written, before anybody said it was over
+}
+
+func startUpload(c *conn, req *Request, pool *Pool, head []byte) *upload {
+	u := &upload{c: c, req: req, body: req.Body, pool: pool, head: head, over: make(chan struct{}), ended: make(chan struct{})}
+	if req.Expect {
+		u.goahead = make(chan struct{})
+	}
+	go u.run()
+	return u
+}
+
+// proceed says that the worker asks for the body.
+func (u *upload) proceed() {
+	if u.goahead != nil && !u.asked {
+		u.asked = true
+		close(u.goahead)
+	}
+}
+
+// stop ends the upload, which may go on until a Read of the body has returned.
+// It reports whether the request was sent whole, so that the connection can
+// carry another one.
+func (u *upload) stop() (whole bool) {
+	close(u.over)
+	if u.last.Load() && !u.whole.Load() {
+		timer := time.NewTimer(endTime)
+		defer timer.Stop()
+		select {
+		case <-u.ended:
+		case <-timer.C:
+		}
+	}
+	return u.whole.Load()
+}
+
+// fault returns why the request could not be sent.
+func (u *upload) fault() error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.err
+}
+
+func (u *upload) run() {
+	defer close(u.ended)
+	buf := getBuffer(largeBuffer)
+	defer putBuffer(buf)
+	if u.goahead != nil && !u.wait() {
+		return
+	}
+	timer := time.AfterFunc(headDelay, func() { _ = u.write(nil) })
+	defer timer.Stop()
+	if err := u.send(buf); err != nil {
+		u.failed(err)
+		return
+	}
+	u.whole.Store(true)
+	if d := u.pool.cfg.HeaderTimeout; d > 0 {
+		u.await(d)
+	}
+}
+
+// await bounds how long the answer's head may take from now on.
+func (u *upload) await(d time.Duration) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if !u.headed {
+		u.c.readBy(time.Now().Add(d))
+	}
+}
+
+// answered says that the head of the answer is there.
+func (u *upload) answered() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.headed = true
+	u.c.readBy(time.Time{})
+}
+
+// wait holds the body back until the worker asks for it, or has had the time
+// to. It reports whether the body is to be sent.
+func (u *upload) wait() bool {
+	if err := u.write(nil); err != nil {
+		u.failed(err)
+		return false
+	}
+	timer := time.NewTimer(u.pool.cfg.ContinueTimeout)
+	defer timer.Stop()
+	select {
+	case <-u.goahead:
+	case <-timer.C:
+	case <-u.over:
+		return false
+	}
+	return true
+}
+
+// failed notes why the request could not be sent.
+func (u *upload) failed(err error) {
+	select {
+	case <-u.over:
+		return // by intention
+	default:
+	}
+	u.mu.Lock()
+	u.err = err
+	u.mu.Unlock()
+	if _, ok := err.(*sourceError); ok { //nolint:errorlint // never wrapped
+		u.c.abort() // half a request must not look like one that takes its time
+		return
+	}
+	u.await(lateAnswer)
+}
+
+// sourceError is the body's own.
+type sourceError struct{ err error }
+
+func (e *sourceError) Error() string { return "read the body: " + e.err.Error() }
+func (e *sourceError) Unwrap() error { return e.err }
+
+// write sends the head, unless that was done, and p.
+func (u *upload) write(p []byte) error {
+	u.mu.Lock()
+	head := u.head
+	u.head = nil
+	if head != nil {
+		// With the lock, so that nothing overtakes it.
+		defer u.mu.Unlock()
+		defer putBuffer(head)
+		if len(p) > 0 && len(p) <= cap(head)-len(head) {
+			head, p = append(head, p...), nil
+		}
+		if err := u.c.write(head); err != nil || len(p) == 0 {
+			return err
+		}
+		return u.c.write(p)
+	}
+	u.mu.Unlock()
+	if len(p) == 0 {
+		return nil
+	}
+	return u.c.write(p)
+}
+
+// chunkHead is the room for the line before a chunk, and chunkTail that for
+// what follows it.
+const (
+	chunkHead = 6
+	chunkTail = 2
+)
+
+// send sends all.
+func (u *upload) send(buf []byte) error {
+	left, chunks := u.req.Length, u.req.Length < 0
+	for {
+		n, err := u.body.Read(buf[chunkHead : len(buf)-chunkTail])
+		p := buf[chunkHead : chunkHead+n]
+		ends := err == io.EOF
+		if err != nil && !ends {
+			return &sourceError{err}
+		}
+		switch {
+		case chunks:
+			p = u.chunk(buf, n, ends)
+		case int64(n) > left:
+			return &sourceError{errSurplus}
+		default:
+			left -= int64(n)
+			if ends && left > 0 {
+				return &sourceError{errShort}
+			}
+			ends = left == 0
+		}
+		u.last.Store(ends)
+		if err := u.write(p); err != nil || ends {
+			return err
+		}
+	}
+}
+
+// chunk frames n bytes of the body.
+func (u *upload) chunk(buf []byte, n int, ends bool) []byte {
+	start, end := chunkHead, chunkHead+n
+	if n > 0 {
+		line := strconv.AppendInt(make([]byte, 0, chunkHead), int64(n), 16)
+		line = append(line, '\r', '\n')
+		start -= len(line)
+		copy(buf[start:], line)
+		end += copy(buf[end:], "\r\n")
+	}
+	p := buf[start:end]
+	if ends {
+		p = u.req.appendTrailers(p[:len(p):len(p)])
+	}
+	return p
+}
