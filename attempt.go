@@ -6,20 +6,16 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"net"
 	"net/http"
-	"net/http/httptrace"
-	"net/textproto"
-	"net/url"
 	"os"
 	"strconv"
-	"strings"
 	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/pinboard-go/pinboard/internal/attest"
 	"github.com/pinboard-go/pinboard/internal/hop"
+	"github.com/pinboard-go/pinboard/internal/upstream"
 	"github.com/pinboard-go/pinboard/internal/wire"
 )
 
@@ -29,33 +25,14 @@ type attempt struct {
 	flow *flow
 	ctx  context.Context // ends with the client or with the owner's session
 	done func()
-	conn net.Conn // what it is sent on, nil if there was no connection
-	// reach tells, of each connection that the transport got for the request,
-	// what had been written to it before.
-	reach []reach
-	body  *hop.Reader // nil without a body
-	resp  *http.Response
+	body *hop.Reader // nil without a body
+	resp *upstream.Response
+	// ahead is what detail has read of the answer's body, and aheadErr io.EOF
+	// if that is all.
+	ahead    []byte
+	aheadErr error
 	// fault is set if the answer broke off before any of it was relayed.
 	fault error
-}
-
-// reach is a connection, and how much had been written to it.
-type reach struct {
-	conn   *workerConn
-	before int64
-}
-
-// sent reports whether anything of the request may have left this process. The
-// transport gets a second connection when the first was closed under it. To be
-// asked only after the transport has given the request up.
-func (a *attempt) sent() bool {
-	for _, r := range a.reach {
-		// One that is open may be written to yet.
-		if r.conn == nil || !r.conn.closed.Load() || r.conn.written.Load() > r.before {
-			return true
-		}
-	}
-	return false
 }
 
 // send sends the request to the owner, once, and waits for the answer's header.
@@ -66,8 +43,15 @@ func (e *exchange) send(rt route) (*attempt, error) {
 	a.flow, a.ctx, a.done = e.x.p.leases.open(e.r.Context(), rt.lease)
 	req, err := e.request(a)
 	if err == nil {
-		if a.resp, err = e.x.transport.RoundTrip(req); err != nil {
+		ctx := a.ctx
+		if a.lease.BackendAddr != "" {
+			b := &backend{rules: a.lease.BackendHosts, pinned: a.lease.BackendAddr}
+			ctx, req.Allowed = b.within(ctx), b.check
+		}
+		if a.resp, err = e.x.pool.Do(ctx, req); err != nil {
 			err = e.lost(a, err)
+		} else {
+			e.sending = e.sending || e.body != nil
 		}
 	}
 	if err != nil {
@@ -84,58 +68,52 @@ func (a *attempt) close() {
 		_ = a.body.Close()
 	}
 	if a.resp != nil {
-		_ = a.resp.Body.Close()
+		a.resp.Close()
 	}
 	a.done()
 }
 
 // request makes the one request that goes to the worker.
-func (e *exchange) request(a *attempt) (*http.Request, error) {
+func (e *exchange) request(a *attempt) (*upstream.Request, error) {
 	claims := e.call.claims
 	claims.Audience = a.lease.ID
 	attestation, err := attest.Mint(a.lease.Secret, claims, time.Now())
 	if err != nil {
 		return nil, err
 	}
-	ctx := a.ctx
-	if a.lease.BackendAddr != "" {
-		ctx = withBackend(ctx, a.lease.BackendHosts, a.lease.BackendAddr)
-	}
-	req := (&http.Request{
-		Method:     e.r.Method,
-		URL:        workerURL(a.lease.AdvertiseURL, e.uri),
-		Proto:      "HTTP/1.1",
-		ProtoMajor: 1, ProtoMinor: 1,
-		Header: maps.Clone(e.header),
+	fields, _ := upstream.AppendField(e.fields, wire.HeaderEpoch, strconv.FormatInt(a.epoch, 10))
+	fields, _ = upstream.AppendField(fields, wire.HeaderAttestation, attestation)
+	req := &upstream.Request{
+		Origin: upstream.ParseOrigin(a.lease.AdvertiseURL),
+		Method: e.r.Method,
+		Target: e.uri,
 		Host:   e.r.Host,
-	}).WithContext(httptrace.WithClientTrace(ctx, e.trace(a)))
-	req.Header[wire.HeaderEpoch] = []string{strconv.FormatInt(a.epoch, 10)}
-	req.Header[wire.HeaderAttestation] = []string{attestation}
+		Fields: fields,
+		Inform: e.inform,
+		// It may be sent twice, like any request of which a client lost the
+		// answer.
+		Repeatable: e.repeatable(),
+	}
 	if e.body != nil {
-		if err := e.attachBody(req, a); err != nil {
-			return nil, err
-		}
+		err = e.attachBody(req, a)
 	}
-	return req, nil
+	return req, err
 }
 
-// workerURL puts a raw path and query behind an advertise URL so that they are
-// written byte for byte: an opaque part is not escaped anew.
-func workerURL(advertised, uri string) *url.URL {
-	scheme, rest, _ := strings.Cut(advertised, "://")
-	host, base, deep := strings.Cut(rest, "/")
-	if deep {
-		base = strings.TrimRight("/"+base, "/")
+// repeatable reports whether a request means the same when it is sent twice.
+func (e *exchange) repeatable() bool {
+	switch e.r.Method {
+	case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace:
+		return true
 	}
-	path, query, has := strings.Cut(uri, "?")
-	return &url.URL{Scheme: scheme, Host: host, Opaque: base + path, RawQuery: query, ForceQuery: has}
+	_, ok := e.r.Header["Idempotency-Key"]
+	return ok
 }
 
-// attachBody has the transport send the client's body, with the client's length
-// and trailers.
-func (e *exchange) attachBody(req *http.Request, a *attempt) error {
+// attachBody has the client's body sent, with the client's length and trailers.
+func (e *exchange) attachBody(req *upstream.Request, a *attempt) error {
 	trailers := maps.Clone(e.trailers)
-	open := func() (io.ReadCloser, error) {
+	open := func() (io.Reader, error) {
 		body, err := e.body.Open()
 		if err != nil {
 			return nil, fmt.Errorf("send the body: %w", err)
@@ -149,62 +127,32 @@ func (e *exchange) attachBody(req *http.Request, a *attempt) error {
 		return err
 	}
 	req.Body = body
-	// For the transport, when it has got a connection that was closed before
-	// anything was sent.
-	req.GetBody = func() (io.ReadCloser, error) {
+	req.Rewind = func() (io.Reader, error) {
 		e.body.Suspend()
+		_ = a.body.Close()
 		return open()
 	}
-	req.ContentLength = e.r.ContentLength
+	req.Expect = e.expects
+	req.Length = e.r.ContentLength
 	if len(e.trailers) > 0 {
-		req.ContentLength = -1 // only a chunked body has trailers
+		req.Length = -1 // only a body in chunks has trailers
 	}
-	if req.ContentLength < 0 {
-		// Said outright, else the transport would wait for the first byte to
-		// see whether there is a body.
-		req.TransferEncoding = []string{"chunked"}
-		req.Trailer = trailers
-	}
-	// A worker that answers without having asked for the body leaves the
-	// connection in doubt. When it is not used again, the transport does not
-	// read the body, which would tell the client to send it.
-	req.Close = e.expects
+	req.Trailer = trailers
 	return nil
-}
-
-// trace learns what the transport does not return.
-func (e *exchange) trace(a *attempt) *httptrace.ClientTrace {
-	return &httptrace.ClientTrace{
-		GotConn: func(info httptrace.GotConnInfo) {
-			a.conn = info.Conn
-			conn := workerConnOf(info.Conn)
-			r := reach{conn: conn}
-			if conn != nil {
-				r.before = conn.written.Load()
-			}
-			a.reach = append(a.reach, r)
-			if a.body == nil {
-				return
-			}
-			e.sending = true
-			if conn != nil {
-				conn.carry(a.body)
-			}
-		},
-		Got1xxResponse: func(status int, header textproto.MIMEHeader) error {
-			e.inform(status, http.Header(header))
-			return nil
-		},
-	}
 }
 
 // lost returns what to tell the client when the worker has not answered.
 func (e *exchange) lost(a *attempt, err error) error {
+	failure, ok := errors.AsType[*upstream.Error](err)
+	if !ok { // of an answer that had begun
+		failure = &upstream.Error{Connected: true, Sent: true}
+	}
+	e.sending = e.sending || e.body != nil && failure.Connected
 	switch cause := context.Cause(a.ctx); {
 	case e.r.Context().Err() != nil:
 		e.x.debug("the client left", &e.call, a.lease)
 		return gone(e.r)
-	case cause != nil && a.sent():
+	case cause != nil && failure.Sent:
 		// Not a 503, which clients repeat by themselves: the owner may be at
 		// work on it.
 		return refuse(http.StatusBadGateway, "the owner's answer could not be waited for: "+cause.Error())
@@ -220,12 +168,15 @@ func (e *exchange) lost(a *attempt, err error) error {
 			return clientFault(fault)
 		}
 	}
-	if _, ok := errors.AsType[*dialError](err); ok || a.conn == nil {
+	if errors.Is(err, upstream.ErrMalformedRequest) {
+		return refuse(http.StatusBadRequest, "the request cannot be forwarded")
+	}
+	if failure.NoConnection {
 		// Nothing was sent. The id stays where it is all the same: the owner
 		// may be serving others (protocol §5).
 		e.tell("the owner does not accept a connection", a.lease, zap.Error(err))
 		ref := ownerDown(e.x.p.leases.left(a.lease))
-		ref.moving = !a.sent()
+		ref.moving = !failure.Sent
 		return ref
 	}
 	e.x.info("the connection to the owner was lost", &e.call, a.lease, zap.Error(err))

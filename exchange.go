@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pinboard-go/pinboard/internal/hop"
+	"github.com/pinboard-go/pinboard/internal/upstream"
 	"github.com/pinboard-go/pinboard/internal/wire"
 )
 
@@ -31,7 +32,7 @@ type exchange struct {
 	call call
 
 	uri      string      // what is asked for, raw: path and query
-	header   http.Header // for the worker, but for what each attempt adds
+	fields   []byte      // for the worker, but for what each attempt adds
 	upgrade  bool        // the client asks for a WebSocket
 	body     *hop.Body   // nil without one
 	trailers http.Header // those that the client announces, without values
@@ -50,8 +51,8 @@ func newExchange(x *proxy, w http.ResponseWriter, r *http.Request, t target, c c
 	e := &exchange{
 		x: x, w: w, rc: http.NewResponseController(w), r: r, call: c,
 		uri: t.path, upgrade: wantsWebSocket(r),
-		header: proxies(x.p.opts.TrustedProxies).workerHeader(r, c.who),
 	}
+	e.fields = proxies(x.p.opts.TrustedProxies).appendFields(nil, r, c.who)
 	query, has := t.query, t.hasQuery
 	if has && c.who != nil && len(c.who.HideQuery) > 0 {
 		query = withoutParameters(t.query, c.who.HideQuery)
@@ -61,8 +62,8 @@ func newExchange(x *proxy, w http.ResponseWriter, r *http.Request, t target, c c
 		e.uri += "?" + query
 	}
 	if e.upgrade {
-		e.header[headerConnection] = []string{headerUpgrade}
-		e.header[headerUpgrade] = r.Header[headerUpgrade]
+		e.fields = appendField(e.fields, headerConnection, headerUpgrade)
+		e.fields = appendField(e.fields, headerUpgrade, r.Header[headerUpgrade][0])
 	}
 	if hasBody(r) {
 		e.body = hop.NewBody(source{e}, x.p.opts.ReplayBuffer)
@@ -70,9 +71,6 @@ func newExchange(x *proxy, w http.ResponseWriter, r *http.Request, t target, c c
 		// Read now: the server fills them in while the body is read.
 		e.trailers = make(http.Header)
 		copyTrailers(e.trailers, r.Trailer)
-	}
-	if !e.expects {
-		delete(e.header, headerExpect)
 	}
 	return e
 }
@@ -97,7 +95,7 @@ func (e *exchange) run() {
 	switch {
 	case out.err != nil:
 		e.refuse(out.err)
-	case out.resp.StatusCode == http.StatusSwitchingProtocols:
+	case out.resp.Status == http.StatusSwitchingProtocols:
 		defer out.close()
 		e.switchProtocols(out.attempt)
 	default:
@@ -153,7 +151,7 @@ func (e *exchange) try(rt route) outcome {
 			}
 		}
 	}
-	notReady := a.resp.StatusCode == http.StatusForbidden && a.detail() == wire.DetailInvalidAttestation
+	notReady := a.resp.Status == http.StatusForbidden && a.detail() == wire.DetailInvalidAttestation
 	switch {
 	case a.fault != nil:
 		err = e.lost(a, a.fault)
@@ -189,7 +187,7 @@ func (e *exchange) begin() {
 }
 
 // inform passes an informational answer on.
-func (e *exchange) inform(status int, header http.Header) {
+func (e *exchange) inform(status int, header upstream.Header) {
 	if status == http.StatusContinue || !e.r.ProtoAtLeast(1, 1) {
 		return
 	}
@@ -205,7 +203,7 @@ func (e *exchange) inform(status int, header http.Header) {
 	h := e.w.Header()
 	kept := h.Clone()
 	clear(h)
-	copyEndToEnd(h, header)
+	copyFields(h, header)
 	e.w.WriteHeader(status)
 	clear(h)
 	maps.Copy(h, kept)

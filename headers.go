@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/pinboard-go/pinboard/internal/upstream"
 	"github.com/pinboard-go/pinboard/internal/wire"
 	"github.com/pinboard-go/pinboard/passport"
 )
@@ -42,30 +43,57 @@ func hopByHop(name string) bool {
 func listed(h http.Header) map[string]struct{} {
 	var names map[string]struct{} // there may be very many
 	for _, line := range h[headerConnection] {
-		for name := range strings.SplitSeq(line, ",") {
-			name = textproto.CanonicalMIMEHeaderKey(textproto.TrimString(name))
-			if name == "" || name == "Close" || hopByHop(name) {
-				continue
-			}
-			if names == nil {
-				names = map[string]struct{}{}
-			}
-			names[name] = struct{}{}
-		}
+		names = list(names, line)
 	}
 	return names
 }
 
-// copyEndToEnd copies the headers that are meant for the other end: neither
-// hop-by-hop ones, nor what a Connection line lists, nor the names that only
-// pinboard and its workers may use with each other (protocol §5). The values
-// are shared.
-func copyEndToEnd(dst, src http.Header) {
-	perHop := listed(src)
-	for name, values := range src {
-		if _, drop := perHop[name]; !drop && !hopByHop(name) && !wire.Reserved(name) {
-			dst[name] = values
+// list adds the names in one Connection line.
+func list(names map[string]struct{}, line string) map[string]struct{} {
+	for name := range strings.SplitSeq(line, ",") {
+		name = textproto.CanonicalMIMEHeaderKey(textproto.TrimString(name))
+		if name == "" || name == "Close" || hopByHop(name) {
+			continue
 		}
+		if names == nil {
+			names = map[string]struct{}{}
+		}
+		names[name] = struct{}{}
+	}
+	return names
+}
+
+// endToEnd reports whether a header is meant for the other end: it is neither
+// hop-by-hop, nor among those that a Connection line lists, nor one of the names
+// that only pinboard and its workers may use with each other (protocol §5). The
+// name is canonical.
+func endToEnd(name string, perHop map[string]struct{}) bool {
+	if hopByHop(name) || wire.Reserved(name) {
+		return false
+	}
+	_, drop := perHop[name]
+	return !drop
+}
+
+// copyFields copies the headers of a worker's answer that are for the client.
+func copyFields(dst http.Header, src upstream.Header) {
+	var perHop map[string]struct{}
+	for _, f := range src {
+		if f.Name == headerConnection {
+			perHop = list(perHop, f.Value)
+		}
+	}
+	values := make([]string, 0, len(src))
+	for i, f := range src {
+		if !endToEnd(f.Name, perHop) {
+			continue
+		}
+		if i > 0 && src[:i].Has(f.Name) {
+			dst[f.Name] = append(dst[f.Name], f.Value)
+			continue
+		}
+		values = append(values, f.Value)
+		dst[f.Name] = values[len(values)-1 : len(values) : len(values)]
 	}
 }
 
@@ -105,55 +133,78 @@ func withoutReserved(r *http.Request) *http.Request {
 	return &seen
 }
 
-// workerHeader returns what of the client's headers a worker may see, with the
+// appendFields appends what of the client's headers a worker may see, with the
 // forwarding headers, without the credential of who, which may be nil. Headers
 // that the client did not send are not made up.
-func (p proxies) workerHeader(r *http.Request, who *passport.Identity) http.Header {
-	h := make(http.Header, len(r.Header)+8)
-	copyEndToEnd(h, r.Header)
-	if who != nil {
-		for _, name := range who.HideHeaders {
-			delete(h, textproto.CanonicalMIMEHeaderKey(name))
+func (p proxies) appendFields(b []byte, r *http.Request, who *passport.Identity) []byte {
+	perHop := listed(r.Header)
+	for name, values := range r.Header {
+		name = textproto.CanonicalMIMEHeaderKey(name)
+		if !endToEnd(name, perHop) || framing(name) || who != nil && hides(who, name) {
+			continue
 		}
-		hideCookies(h, who.HideCookies)
+		if name == headerCookie && who != nil {
+			values = withoutCookies(values, who.HideCookies)
+		}
+		for _, value := range values {
+			b = appendField(b, name, value)
+		}
 	}
 	if slices.ContainsFunc(r.Header["Te"], func(line string) bool { return hasToken(line, "trailers") }) {
-		h["Te"] = []string{"trailers"}
+		b = appendField(b, "Te", "trailers")
 	}
-	if _, ok := h["User-Agent"]; !ok {
-		h["User-Agent"] = nil // else the transport would send its own
-	}
-	p.setForwarded(h, r)
-	return h
+	return p.appendForwarded(b, r)
 }
 
-// setForwarded says where the request came from: a trusted proxy's word is
+// appendField leaves out what is no header. Only the host's own code can have
+// put that into a request.
+func appendField(b []byte, name, value string) []byte {
+	b, _ = upstream.AppendField(b, name, value)
+	return b
+}
+
+// framing reports whether a header that passes is written anew for the worker.
+func framing(name string) bool {
+	switch name {
+	case "Content-Length", "Host", headerExpect, headerForwardedFor, headerForwardedProto, headerForwardedHost:
+		return true
+	}
+	return false
+}
+
+// hides reports whether a header holds the credential of who.
+func hides(who *passport.Identity, name string) bool {
+	return slices.ContainsFunc(who.HideHeaders, func(hidden string) bool { return strings.EqualFold(hidden, name) })
+}
+
+// appendForwarded says where the request came from: a trusted proxy's word is
 // extended, anybody else's is replaced.
-func (p proxies) setForwarded(h http.Header, r *http.Request) {
+func (p proxies) appendForwarded(b []byte, r *http.Request) []byte {
 	from := peer(r)
 	trusted := from.IsValid() && p.trust(from)
 	proto := "http"
 	if r.TLS != nil {
 		proto = "https"
 	}
-	set := func(name string, value string) {
+	add := func(name, value string) {
 		prior := r.Header[name]
 		switch {
 		case !trusted || len(prior) == 0:
-			h[name] = []string{value}
+			b = appendField(b, name, value)
 		case name == headerForwardedFor:
-			h[name] = []string{strings.Join(prior, ", ") + ", " + value}
+			b = appendField(b, name, strings.Join(prior, ", ")+", "+value)
 		default:
-			h[name] = prior
+			for _, value := range prior {
+				b = appendField(b, name, value)
+			}
 		}
 	}
-	set(headerForwardedProto, proto)
-	set(headerForwardedHost, r.Host)
+	add(headerForwardedProto, proto)
+	add(headerForwardedHost, r.Host)
 	if from.IsValid() {
-		set(headerForwardedFor, from.String())
-	} else {
-		delete(h, headerForwardedFor)
+		add(headerForwardedFor, from.String())
 	}
+	return b
 }
 
 // hasToken reports whether a comma-separated line holds the token, in any case.
@@ -195,12 +246,11 @@ func withoutParameters(query string, names []string) string {
 	return strings.Join(parts, "&")
 }
 
-// hideCookies removes the named cookies and leaves the others as they are, byte
-// for byte. A line of which nothing is left is removed too.
-func hideCookies(h http.Header, names []string) {
-	lines := h[headerCookie]
-	if len(names) == 0 || len(lines) == 0 {
-		return
+// withoutCookies returns the lines without the named cookies, the others as they
+// are, byte for byte. A line of which nothing is left is not among them.
+func withoutCookies(lines, names []string) []string {
+	if len(names) == 0 {
+		return lines
 	}
 	kept := make([]string, 0, len(lines)) // the lines are the client's request's too
 	for _, line := range lines {
@@ -213,13 +263,11 @@ func hideCookies(h http.Header, names []string) {
 			kept = append(kept, line)
 		}
 	}
-	if h[headerCookie] = kept; len(kept) == 0 {
-		delete(h, headerCookie)
-	}
+	return kept
 }
 
 // isEventStream reports whether an answer is a stream of server-sent events.
-func isEventStream(h http.Header) bool {
+func isEventStream(h upstream.Header) bool {
 	kind, _, _ := strings.Cut(h.Get("Content-Type"), ";")
 	return strings.EqualFold(textproto.TrimString(kind), "text/event-stream")
 }

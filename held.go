@@ -4,10 +4,11 @@ import (
 	"context"
 	"errors"
 	"io"
-	"net/http"
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/pinboard-go/pinboard/internal/upstream"
 )
 
 // Why a wait ended without a turn.
@@ -77,7 +78,7 @@ func (e *exchange) patience() (ctx context.Context, stop func()) {
 func (e *exchange) settle(out *outcome) {
 	if e.held == nil {
 		if out.refused && e.x.p.holds.limit > 0 {
-			sayWhen(out.resp.Header)
+			sayWhen(out.resp)
 		}
 		return
 	}
@@ -86,7 +87,7 @@ func (e *exchange) settle(out *outcome) {
 		e.held.leave(e.tried)
 		return
 	case out.err == nil:
-		sayWhen(out.resp.Header)
+		sayWhen(out.resp)
 	}
 	e.held.leave(route{})
 	if e.r.Context().Err() == nil {
@@ -95,9 +96,10 @@ func (e *exchange) settle(out *outcome) {
 }
 
 // sayWhen has a worker's refusal say when to come back, as some do not.
-func sayWhen(h http.Header) {
-	if h.Get("Retry-After") == "" {
-		h.Set("Retry-After", "1")
+func sayWhen(resp *upstream.Response) {
+	const name = "Retry-After"
+	if resp.Header.Get(name) == "" {
+		resp.Header = append(resp.Header.Without(name), upstream.Field{Name: name, Value: "1"})
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap/zapcore"
 
 	"github.com/pinboard-go/pinboard/internal/attest"
+	"github.com/pinboard-go/pinboard/internal/upstream"
 	"github.com/pinboard-go/pinboard/internal/wire"
 	"github.com/pinboard-go/pinboard/passport"
 )
@@ -17,16 +18,16 @@ import (
 // proxy is the data plane: it lets a request in, finds the id's owner and
 // carries the request there and the answer back (protocol §§5, 6).
 type proxy struct {
-	p         *Pinboard
-	transport *http.Transport
+	p    *Pinboard
+	pool *upstream.Pool
 }
 
 func newProxy(p *Pinboard, transport *http.Transport) *proxy {
-	return &proxy{p: p, transport: transport}
+	return &proxy{p: p, pool: newPool(transport)}
 }
 
 // closeIdle closes the connections to workers that carry nothing.
-func (x *proxy) closeIdle() { x.transport.CloseIdleConnections() }
+func (x *proxy) closeIdle() { x.pool.CloseIdle() }
 
 // call is a request that was let in.
 type call struct {

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -279,16 +280,10 @@ func TestOnlyTheNamedCookiesAreTakenOut(t *testing.T) {
 		{[]string{" s = 1 ;x=s=1; ss=1; S=1;; u=2"}, []string{"x=s=1; ss=1; S=1;"}},
 		{[]string{"", "a"}, []string{"a"}},
 	} {
-		h := http.Header{"Cookie": c.lines}
-		kept := h.Clone()
-		if c.lines == nil {
-			delete(h, "Cookie")
-		}
-		hideCookies(h, []string{"s", "u"})
-		require.Equal(t, c.want, h["Cookie"])
-		require.Equal(t, kept["Cookie"], c.lines, "the client's request is not changed")
-		if c.want == nil {
-			require.NotContains(t, h, "Cookie")
-		}
+		kept := slices.Clone(c.lines)
+		left := withoutCookies(c.lines, []string{"s", "u"})
+		require.Len(t, left, len(c.want))
+		require.ElementsMatch(t, c.want, left)
+		require.Equal(t, kept, c.lines, "the client's request is not changed")
 	}
 }

@@ -5,13 +5,11 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/pinboard-go/pinboard/internal/hop"
 	"github.com/pinboard-go/pinboard/internal/store"
 )
 
@@ -133,34 +131,4 @@ func TestTheDialledAddressIsKnown(t *testing.T) {
 		require.Equal(t, "127.0.0.1", dialledAddr(ctx))
 	}
 	require.Equal(t, 1, w.connections())
-}
-
-// The transport may send the same body on a second connection when the first
-// turned out to be closed.
-func TestTheLossOfAConnectionEndsItsBodyButNotOnTheNextOne(t *testing.T) {
-	t.Parallel()
-	read := func(body *hop.Reader) error {
-		_, err := body.Read(make([]byte, 1))
-		return err
-	}
-	piped := func() *workerConn {
-		near, far := net.Pipe()
-		t.Cleanup(func() { _ = far.Close() })
-		return &workerConn{Conn: near}
-	}
-	body, err := hop.NewBody(strings.NewReader("body"), 10).Open()
-	require.NoError(t, err)
-	first, second := piped(), piped()
-	first.carry(body)
-	require.NoError(t, read(body))
-	require.NoError(t, first.Close())
-	require.ErrorIs(t, read(body), errConnLost)
-	second.carry(body)
-	require.NoError(t, read(body))
-	_ = first.Close()
-	require.NoError(t, read(body), "the first one is of no concern")
-	require.NoError(t, second.Close())
-	require.ErrorIs(t, read(body), errConnLost)
-	first.carry(body)
-	require.ErrorIs(t, read(body), errConnLost, "it was closed before")
 }

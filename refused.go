@@ -1,7 +1,6 @@
 package pinboard
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"io"
@@ -21,7 +20,7 @@ const maxDetail = 4 << 10
 // refusedInBand reports whether the worker would not activate the id, so that
 // it may be placed elsewhere (protocol §5).
 func (e *exchange) refusedInBand(a *attempt) bool {
-	if a.resp.StatusCode != http.StatusServiceUnavailable {
+	if a.resp.Status != http.StatusServiceUnavailable {
 		return false
 	}
 	switch a.resp.Header.Get(wire.HeaderRefusal) {
@@ -62,27 +61,24 @@ func (e *exchange) ownerDrain(a *attempt) store.Drain {
 // is noted.
 func (a *attempt) detail() string {
 	kind, _, _ := strings.Cut(a.resp.Header.Get("Content-Type"), ";")
-	if !strings.EqualFold(strings.TrimSpace(kind), "application/json") || a.resp.ContentLength > maxDetail {
+	if !strings.EqualFold(strings.TrimSpace(kind), "application/json") || a.resp.Length > maxDetail {
 		return ""
 	}
-	head, err := io.ReadAll(io.LimitReader(a.resp.Body, maxDetail+1))
-	if err != nil {
-		a.fault = err
+	for a.aheadErr == nil && len(a.ahead) <= maxDetail {
+		var piece []byte
+		piece, a.aheadErr = a.resp.Next()
+		a.ahead = append(a.ahead, piece...)
+	}
+	if a.aheadErr != nil && a.aheadErr != io.EOF {
+		a.fault = a.aheadErr
 		return ""
 	}
-	a.resp.Body = replaced{Reader: io.MultiReader(bytes.NewReader(head), a.resp.Body), Closer: a.resp.Body}
 	var object map[string]json.RawMessage
 	var detail string
-	if json.Unmarshal(head, &object) != nil || len(object) != 1 || json.Unmarshal(object["detail"], &detail) != nil {
+	if json.Unmarshal(a.ahead, &object) != nil || len(object) != 1 || json.Unmarshal(object["detail"], &detail) != nil {
 		return ""
 	}
 	return detail
-}
-
-// replaced is a body of which something was read ahead.
-type replaced struct {
-	io.Reader
-	io.Closer
 }
 
 // sendElsewhere looks the row up again, has the id placed on another worker if

@@ -11,7 +11,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/pinboard-go/pinboard/internal/hop"
+	"github.com/pinboard-go/pinboard/internal/upstream"
 )
 
 const (
@@ -40,11 +40,10 @@ func (e *exchange) relay(a *attempt) {
 	err := e.copyBody(a)
 	release()
 	ended := context.Cause(a.ctx)
-	trailers := a.resp.Trailer
 	a.close()
 	switch {
 	case err == nil:
-		e.writeTrailers(announced, trailers)
+		e.writeTrailers(announced, a.resp.Trailer)
 	case errors.Is(ended, errStreamEnds):
 	default:
 		e.logCut(a, err)
@@ -55,36 +54,30 @@ func (e *exchange) relay(a *attempt) {
 
 // writeHead begins the answer. It returns the names of the trailers that it
 // announced.
-func (e *exchange) writeHead(resp *http.Response) (announced []string) {
+func (e *exchange) writeHead(resp *upstream.Response) (announced []string) {
 	h := e.w.Header()
-	copyEndToEnd(h, resp.Header)
-	if _, ok := resp.Header["Content-Type"]; !ok {
+	copyFields(h, resp.Header)
+	if !resp.Header.Has("Content-Type") {
 		h["Content-Type"] = nil // else the server would guess one
 	}
-	for name := range resp.Trailer {
-		if trailer(name) {
-			announced = append(announced, name)
-		}
-	}
+	announced = slices.DeleteFunc(resp.Announced(), func(name string) bool { return !trailer(name) })
 	if len(announced) > 0 {
-		slices.Sort(announced)
 		h[headerTrailer] = []string{strings.Join(announced, ", ")}
 	}
-	e.w.WriteHeader(resp.StatusCode)
+	e.w.WriteHeader(resp.Status)
 	return announced
 }
 
 // writeTrailers has the server send the trailers after the body.
-func (e *exchange) writeTrailers(announced []string, trailers http.Header) {
+func (e *exchange) writeTrailers(announced []string, trailers upstream.Header) {
 	h := e.w.Header()
 	for _, name := range announced {
 		delete(h, name) // a header of the same name is no trailer
 	}
-	passed := http.Header{}
-	copyTrailers(passed, trailers)
-	for name, values := range passed {
-		if len(values) > 0 {
-			h[http.TrailerPrefix+name] = values
+	for _, f := range trailers {
+		if trailer(f.Name) {
+			name := http.TrailerPrefix + f.Name
+			h[name] = append(h[name], f.Value)
 		}
 	}
 }
@@ -114,21 +107,21 @@ type clientError struct{ err error }
 func (c *clientError) Error() string { return c.err.Error() }
 func (c *clientError) Unwrap() error { return c.err }
 
-// copyBody passes the body on, every read of it at once. What is not a
+// copyBody passes the body on, every piece of it at once. What is not a
 // clientError is the worker's failing.
 func (e *exchange) copyBody(a *attempt) error {
-	resp := a.resp
-	buf := hop.GetBuffer(resp.ContentLength)
-	defer buf.Put()
-	flushed := e.flushHead(resp)
+	flushed := e.flushHead(a.resp)
+	piece, err := a.ahead, a.aheadErr
 	for {
-		n, err := resp.Body.Read(buf.Space())
+		if len(piece) == 0 && err == nil {
+			piece, err = a.resp.Next()
+		}
 		flushed()
-		if n > 0 {
-			if _, err := e.w.Write(buf.Space()[:n]); err != nil {
+		if len(piece) > 0 {
+			if _, err := e.w.Write(piece); err != nil {
 				return &clientError{err}
 			}
-			buf.Took(n)
+			piece = nil
 		}
 		switch {
 		case err == io.EOF:
@@ -136,8 +129,10 @@ func (e *exchange) copyBody(a *attempt) error {
 		case err != nil:
 			return err
 		}
-		if err := e.flush(); err != nil {
-			return err
+		if !a.resp.Ready() {
+			if err := e.flush(); err != nil {
+				return err
+			}
 		}
 	}
 }
@@ -153,12 +148,12 @@ func (e *exchange) flush() error {
 // once if its length is not known, else after a moment, so that a short answer
 // is one packet. The function that it returns ends that wait, and must be
 // called before anything is written.
-func (e *exchange) flushHead(resp *http.Response) (written func()) {
+func (e *exchange) flushHead(resp *upstream.Response) (written func()) {
 	switch {
-	case resp.ContentLength < 0 && e.r.Method != http.MethodHead:
-		_ = e.flush()
+	case resp.Length == 0 || resp.Ready():
 		return func() {}
-	case resp.ContentLength <= 0 || e.r.Method == http.MethodHead:
+	case resp.Length < 0:
+		_ = e.flush()
 		return func() {}
 	}
 	fired := make(chan struct{})

@@ -3,7 +3,6 @@ package pinboard
 import (
 	"cmp"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -14,7 +13,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/pinboard-go/pinboard/internal/hop"
+	"github.com/pinboard-go/pinboard/internal/upstream"
 	"github.com/pinboard-go/pinboard/passport"
 )
 
@@ -31,9 +30,21 @@ const (
 	maxAnswerHeader  = 1 << 20 // bytes
 )
 
-// newTransport returns the transport for connections to workers, with TLS
-// settings and limits of the model, which may be nil. It dials directly, adds
-// no header, decodes nothing and follows no redirect (protocol §5).
+// newPool returns the connections to workers for the data plane, with the limits
+// of the transport that newTransport made.
+func newPool(t *http.Transport) *upstream.Pool {
+	return upstream.New(upstream.Config{
+		Dial: t.DialContext, TLS: t.TLSClientConfig, HandshakeTimeout: t.TLSHandshakeTimeout,
+		IdleTimeout: t.IdleConnTimeout, MaxIdlePerOrigin: t.MaxIdleConnsPerHost, MaxIdle: t.MaxIdleConns,
+		MaxPerOrigin: t.MaxConnsPerHost, DisableKeepAlives: t.DisableKeepAlives,
+		HeaderTimeout: t.ResponseHeaderTimeout, ContinueTimeout: t.ExpectContinueTimeout,
+		MaxHeaderBytes: int(t.MaxResponseHeaderBytes),
+	})
+}
+
+// newTransport returns the model for connections to workers, with TLS settings
+// and limits of the host's, which may be nil. It dials directly, adds no header,
+// decodes nothing and follows no redirect (protocol §5).
 func newTransport(model *http.Transport) *http.Transport {
 	t := &http.Transport{}
 	if model != nil {
@@ -59,26 +70,19 @@ func newTransport(model *http.Transport) *http.Transport {
 	return t
 }
 
-// dialError is a connection that could not be made: nothing was sent.
-type dialError struct{ err error }
-
-func (e *dialError) Error() string { return e.err.Error() }
-func (e *dialError) Unwrap() error { return e.err }
-
-// dialer makes connections that know where they lead and who sends on them.
+// dialer checks once more where a connection leads, for a dialer of the host's
+// that had no check.
 func dialer(dial func(ctx context.Context, network, addr string) (net.Conn, error)) func(context.Context, string, string) (net.Conn, error) {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		conn, err := dial(ctx, network, addr)
 		if err != nil {
-			return nil, &dialError{err}
+			return nil, err
 		}
-		c := &workerConn{Conn: conn, addr: addrOf(conn.RemoteAddr())}
-		// Once more, for a dialer of the host's that had no check.
-		if err := backendOf(ctx).check(c.addr); err != nil {
+		if err := backendOf(ctx).check(addrOf(conn.RemoteAddr())); err != nil {
 			_ = conn.Close()
-			return nil, &dialError{err}
+			return nil, err
 		}
-		return c, nil
+		return conn, nil
 	}
 }
 
@@ -100,27 +104,21 @@ type backend struct {
 
 type backendKey struct{}
 
-// withBackend has the connections of a request checked by the rules for backend
-// hosts (protocol §10): for requests to a URL whose host is a name. pinned is
-// the address that answered the registration's probe, "" during that probe. A
-// connection that is not allowed is an error as if it could not be dialled.
+// withBackend has the connections of a probe checked by the rules for backend
+// hosts (protocol §10): pinned is the address that answered the registration's
+// probe, "" during that probe. A connection that is not allowed is an error as
+// if it could not be dialled.
 func withBackend(ctx context.Context, rules []string, pinned string) context.Context {
 	b := &backend{rules: rules, pinned: pinned}
-	ctx = context.WithValue(ctx, backendKey{}, b)
-	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(info httptrace.GotConnInfo) {
-		conn := workerConnOf(info.Conn)
-		if conn == nil {
-			return
-		}
-		if b.check(conn.addr) != nil {
-			// From the pool, dialled for another session before the name was
-			// pointed elsewhere: as nothing was sent yet, the transport makes
-			// a new one.
-			_ = conn.Close()
-			return
-		}
-		b.addr.Store(&conn.addr)
+	return httptrace.WithClientTrace(b.within(ctx), &httptrace.ClientTrace{GotConn: func(info httptrace.GotConnInfo) {
+		addr := addrOf(info.Conn.RemoteAddr())
+		b.addr.Store(&addr)
 	}})
+}
+
+// within has a dial's context know where it may lead.
+func (b *backend) within(ctx context.Context) context.Context {
+	return context.WithValue(ctx, backendKey{}, b)
 }
 
 // dialledAddr returns the address that the request with this context, made by
@@ -164,67 +162,10 @@ func addrOf(a net.Addr) netip.Addr {
 	return netip.Addr{}
 }
 
-// workerConn is a connection to a worker.
-type workerConn struct {
-	net.Conn
-	addr   netip.Addr
-	closed atomic.Bool
-	// written is the number of bytes that left for the worker.
-	written atomic.Int64
-	body    atomic.Pointer[hop.Reader] // of the request that is on it
-}
-
-var errConnLost = errors.New("the connection to the worker was lost")
-
-// carry has the loss of the connection end the sending of a request's body. The
-// transport reports a lost connection only after its read of the body has
-// returned, and that would wait for the client.
-func (c *workerConn) carry(body *hop.Reader) {
-	body.Resume() // from a connection before this one
-	c.body.Store(body)
-	if c.closed.Load() {
-		c.drop()
-	}
-}
-
-func (c *workerConn) drop() {
-	if body := c.body.Swap(nil); body != nil {
-		body.Abort(errConnLost)
-	}
-}
-
-// Write counts what leaves, before it does: whoever looks sees too much rather
-// than too little.
-func (c *workerConn) Write(p []byte) (int, error) {
-	c.written.Add(int64(len(p)))
-	n, err := c.Conn.Write(p)
-	c.written.Add(int64(n - len(p)))
-	return n, err
-}
-
-// Close closes the connection and ends what carry says.
-func (c *workerConn) Close() error {
-	c.closed.Store(true)
-	c.drop()
-	return c.Conn.Close()
-}
-
-// CloseWrite is for tunnels.
-func (c *workerConn) CloseWrite() error { return closeWrite(c.Conn) }
-
 // closeWrite ends one direction of a connection.
 func closeWrite(conn any) error {
 	if half, ok := conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
 	}
 	return errors.ErrUnsupported
-}
-
-// workerConnOf returns the workerConn below TLS, nil if there is none.
-func workerConnOf(conn net.Conn) *workerConn {
-	if t, ok := conn.(*tls.Conn); ok {
-		conn = t.NetConn()
-	}
-	c, _ := conn.(*workerConn)
-	return c
 }

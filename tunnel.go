@@ -18,6 +18,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/pinboard-go/pinboard/internal/hop"
+	"github.com/pinboard-go/pinboard/internal/upstream"
 )
 
 const (
@@ -30,15 +31,14 @@ const (
 
 // switchProtocols turns the exchange into a tunnel, which it closes.
 func (e *exchange) switchProtocols(a *attempt) {
-	worker, ok := a.resp.Body.(io.ReadWriteCloser)
-	if !ok || !e.upgrade || !strings.EqualFold(a.resp.Header.Get(headerUpgrade), protocolWebSocket) {
+	if !e.upgrade || !strings.EqualFold(a.resp.Header.Get(headerUpgrade), protocolWebSocket) {
 		e.x.info("the worker switched to a protocol that nobody asked for", &e.call, a.lease)
 		a.close()
 		e.refuse(refuse(http.StatusBadGateway, "the owner switched protocols unasked"))
 		return
 	}
 	e.begin()
-	head := e.switchHead(a.resp)
+	head := e.switchHead(a.resp.Header)
 	client, buffered, err := e.rc.Hijack()
 	if err != nil {
 		e.x.p.log.Error("the host's server cannot hand over a connection", zap.Error(err))
@@ -46,7 +46,8 @@ func (e *exchange) switchProtocols(a *attempt) {
 		e.refuse(refuse(http.StatusInternalServerError, "WebSockets are not possible here"))
 		return
 	}
-	t := &tunnel{client: client, worker: worker, workerConn: a.conn}
+	t := &tunnel{client: client}
+	t.worker, t.early = a.resp.Conn()
 	stop := context.AfterFunc(a.ctx, t.cut)
 	defer stop()
 	e.x.p.leases.stream(a.flow, t.end)
@@ -55,11 +56,11 @@ func (e *exchange) switchProtocols(a *attempt) {
 }
 
 // switchHead returns the head of the answer that switches protocols.
-func (e *exchange) switchHead(resp *http.Response) []byte {
+func (e *exchange) switchHead(fields upstream.Header) []byte {
 	h := e.w.Header() // the host may have put something there
-	copyEndToEnd(h, resp.Header)
+	copyFields(h, fields)
 	h[headerConnection] = []string{headerUpgrade}
-	h[headerUpgrade] = resp.Header[headerUpgrade]
+	h[headerUpgrade] = []string{fields.Get(headerUpgrade)}
 	var head bytes.Buffer
 	head.WriteString("HTTP/1.1 101 Switching Protocols\r\n")
 	_ = h.Write(&head) // memory does not fail
@@ -76,9 +77,9 @@ func pending(rw *bufio.ReadWriter) []byte {
 // tunnel carries the bytes of a WebSocket both ways until both sides have ended
 // or one has failed.
 type tunnel struct {
-	client     net.Conn
-	worker     io.ReadWriteCloser // has what came with the head
-	workerConn net.Conn           // below it, for deadlines
+	client net.Conn
+	worker net.Conn
+	early  []byte // what came from the worker with its head
 
 	ending atomic.Bool // to be closed in good order
 	timer  atomic.Pointer[time.Timer]
@@ -119,7 +120,7 @@ func (t *tunnel) expire() {
 func (t *tunnel) end() {
 	t.ending.Store(true)
 	t.expire()
-	_ = t.workerConn.SetReadDeadline(longAgo) // wakes down
+	_ = t.worker.SetReadDeadline(longAgo) // wakes down
 }
 
 // up carries bytes from the client to the worker.
@@ -172,7 +173,10 @@ func (t *tunnel) down() {
 			t.sayClose(&frames)
 			return
 		}
-		n, err := t.worker.Read(buf.Space())
+		n, err := copy(buf.Space(), t.early), error(nil)
+		if t.early = t.early[n:]; n == 0 {
+			n, err = t.worker.Read(buf.Space())
+		}
 		if n > 0 {
 			chunk := buf.Space()[:n]
 			if t.ending.Load() {
@@ -187,7 +191,7 @@ func (t *tunnel) down() {
 		}
 		if t.ending.Load() && errors.Is(err, os.ErrDeadlineExceeded) {
 			// Woken by end. What is left of a frame is waited for.
-			err = t.workerConn.SetReadDeadline(time.Time{})
+			err = t.worker.SetReadDeadline(time.Time{})
 		}
 		if err != nil {
 			t.pass(err, t.client)
@@ -203,7 +207,7 @@ func (t *tunnel) sayClose(frames *hop.Frames) {
 	if !frames.Closed() && !t.send(t.client, hop.CloseFrame(closeRestart)) {
 		return
 	}
-	_ = t.workerConn.SetReadDeadline(time.Time{})
+	_ = t.worker.SetReadDeadline(time.Time{})
 	_, _ = io.Copy(io.Discard, t.worker)
 	t.cut()
 }
