@@ -1,7 +1,6 @@
 package pinboard
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -13,7 +12,6 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/pinboard-go/pinboard/internal/attest"
 	"github.com/pinboard-go/pinboard/internal/hop"
 	"github.com/pinboard-go/pinboard/internal/upstream"
 	"github.com/pinboard-go/pinboard/internal/wire"
@@ -22,9 +20,7 @@ import (
 // attempt is a request as sent to one worker, and its answer.
 type attempt struct {
 	route
-	flow *flow
-	ctx  context.Context // ends with the client or with the owner's session
-	done func()
+	flow *flow       // ends with the client or with the owner's session
 	body *hop.Reader // nil without a body
 	resp *upstream.Response
 	// ahead is what detail has read of the answer's body, and aheadErr io.EOF
@@ -39,16 +35,10 @@ type attempt struct {
 // The error is a refusal for the client; the attempt is closed then.
 func (e *exchange) send(rt route) (*attempt, error) {
 	e.tried = rt
-	a := &attempt{route: rt}
-	a.flow, a.ctx, a.done = e.x.p.leases.open(e.r.Context(), rt.lease)
+	a := &attempt{route: rt, flow: e.x.p.leases.open(e.r.Context(), rt.lease)}
 	req, err := e.request(a)
 	if err == nil {
-		ctx := a.ctx
-		if a.lease.BackendAddr != "" {
-			b := &backend{rules: a.lease.BackendHosts, pinned: a.lease.BackendAddr}
-			ctx, req.Allowed = b.within(ctx), b.check
-		}
-		if a.resp, err = e.x.pool.Do(ctx, req); err != nil {
+		if a.resp, err = e.x.pool.Do(a.flow, req); err != nil {
 			err = e.lost(a, err)
 		} else {
 			e.sending = e.sending || e.body != nil
@@ -70,21 +60,20 @@ func (a *attempt) close() {
 	if a.resp != nil {
 		a.resp.Close()
 	}
-	a.done()
+	a.flow.close()
 }
 
 // request makes the one request that goes to the worker.
 func (e *exchange) request(a *attempt) (*upstream.Request, error) {
-	claims := e.call.claims
-	claims.Audience = a.lease.ID
-	attestation, err := attest.Mint(a.lease.Secret, claims, time.Now())
+	attestation, err := a.lease.attestation(e.call.claims, time.Now())
 	if err != nil {
 		return nil, err
 	}
-	fields, _ := upstream.AppendField(e.fields, wire.HeaderEpoch, strconv.FormatInt(a.epoch, 10))
-	fields, _ = upstream.AppendField(fields, wire.HeaderAttestation, attestation)
+	fields := append(e.fields, wire.HeaderEpoch+": "...)
+	fields = append(strconv.AppendInt(fields, a.epoch, 10), "\r\n"...)
+	fields = appendField(fields, wire.HeaderAttestation, attestation)
 	req := &upstream.Request{
-		Origin: upstream.ParseOrigin(a.lease.AdvertiseURL),
+		Origin: a.lease.origin,
 		Method: e.r.Method,
 		Target: e.uri,
 		Host:   e.r.Host,
@@ -93,6 +82,10 @@ func (e *exchange) request(a *attempt) (*upstream.Request, error) {
 		// It may be sent twice, like any request of which a client lost the
 		// answer.
 		Repeatable: e.repeatable(),
+	}
+	if a.lease.BackendAddr != "" {
+		b := &backend{rules: a.lease.BackendHosts, pinned: a.lease.BackendAddr}
+		req.Within, req.Allowed = b.within, b.check
 	}
 	if e.body != nil {
 		err = e.attachBody(req, a)
@@ -148,7 +141,7 @@ func (e *exchange) lost(a *attempt, err error) error {
 		failure = &upstream.Error{Connected: true, Sent: true}
 	}
 	e.sending = e.sending || e.body != nil && failure.Connected
-	switch cause := context.Cause(a.ctx); {
+	switch cause := a.flow.cause(); {
 	case e.r.Context().Err() != nil:
 		e.x.debug("the client left", &e.call, a.lease)
 		return gone(e.r)

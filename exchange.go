@@ -33,6 +33,7 @@ type exchange struct {
 
 	uri      string      // what is asked for, raw: path and query
 	fields   []byte      // for the worker, but for what each attempt adds
+	buffer   *[]byte     // of fields
 	upgrade  bool        // the client asks for a WebSocket
 	body     *hop.Body   // nil without one
 	trailers http.Header // those that the client announces, without values
@@ -51,8 +52,9 @@ func newExchange(x *proxy, w http.ResponseWriter, r *http.Request, t target, c c
 	e := &exchange{
 		x: x, w: w, rc: http.NewResponseController(w), r: r, call: c,
 		uri: t.path, upgrade: wantsWebSocket(r),
+		buffer: fieldBuffers.Get().(*[]byte), // see New
 	}
-	e.fields = proxies(x.p.opts.TrustedProxies).appendFields(nil, r, c.who)
+	e.fields = proxies(x.p.opts.TrustedProxies).appendFields((*e.buffer)[:0], r, c.who)
 	query, has := t.query, t.hasQuery
 	if has && c.who != nil && len(c.who.HideQuery) > 0 {
 		query = withoutParameters(t.query, c.who.HideQuery)
@@ -81,6 +83,7 @@ func (e *exchange) run() {
 	proxying := &e.x.p.counters.proxying
 	proxying.Add(1)
 	defer proxying.Add(-1)
+	defer e.forgetFields()
 	out := e.try(route{})
 	for out.moving() {
 		proxying.Add(-1)
@@ -102,6 +105,17 @@ func (e *exchange) run() {
 		defer out.close()
 		e.relay(out.attempt)
 	}
+}
+
+// fieldBuffers are for the fields of exchanges.
+var fieldBuffers = sync.Pool{New: func() any { return new(make([]byte, 0, 2<<10)) }}
+
+// forgetFields gives the fields' buffer back: nothing is sent any more.
+func (e *exchange) forgetFields() {
+	if *e.buffer = e.fields; cap(e.fields) <= 16<<10 {
+		fieldBuffers.Put(e.buffer)
+	}
+	e.fields, e.buffer = nil, nil
 }
 
 // outcome is what became of trying to get a request to its owner: an answer to

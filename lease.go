@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/pinboard-go/pinboard/internal/store"
+	"github.com/pinboard-go/pinboard/internal/upstream"
 	"github.com/pinboard-go/pinboard/internal/wire"
 )
 
@@ -54,6 +55,8 @@ type leases struct {
 // lease is one session as this node knows it. Its identity never changes.
 type lease struct {
 	store.Session // Headroom, Draining and the like are as first read: not kept up
+	origin        upstream.Origin
+	minted        minted
 
 	// What follows is guarded by leases.mu.
 	follow   string             // the session to watch: its own, or its successor's
@@ -63,15 +66,6 @@ type lease struct {
 	flows    map[*flow]struct{} // open requests
 	cutting  *time.Timer        // set when it ended and they may go on a little
 	unused   int                // watch rounds without a flow or a look-up
-}
-
-// flow is one request or tunnel that is open to a worker.
-type flow struct {
-	lease  *lease
-	cancel context.CancelCauseFunc
-	// end, if set, ends a stream in an orderly way when the node shuts down;
-	// without one the request runs to its end.
-	end func()
 }
 
 // activation is a registration whose answer is being written.
@@ -112,7 +106,7 @@ func (l *leases) get(ctx context.Context, sessionID string) (*lease, error) {
 	if other := l.byID[sessionID]; other != nil { // somebody was quicker
 		return other, nil
 	}
-	fresh := &lease{Session: record, until: asked.Add(record.TTL), follow: sessionID, flows: map[*flow]struct{}{}}
+	fresh := &lease{Session: record, origin: upstream.ParseOrigin(record.AdvertiseURL), until: asked.Add(record.TTL), follow: sessionID, flows: map[*flow]struct{}{}}
 	l.byID[sessionID] = fresh
 	return fresh, nil
 }
@@ -193,29 +187,30 @@ func (l *leases) left(s *lease) time.Duration {
 	return time.Until(s.until)
 }
 
-// open registers a request to the session's worker, until done is called. The
-// returned context is cancelled, with a cause, when the session ends.
-func (l *leases) open(ctx context.Context, s *lease) (f *flow, flowCtx context.Context, done func()) {
-	flowCtx, cancel := context.WithCancelCause(ctx)
-	f = &flow{lease: s, cancel: cancel}
+// open registers a request to the session's worker, until the flow is closed.
+// The flow is cancelled when the session ends.
+func (l *leases) open(ctx context.Context, s *lease) *flow {
+	f := newFlow(ctx, l, s)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s.unused = 0
 	s.flows[f] = struct{}{}
 	switch {
 	case s.ended:
-		cancel(errOwnerEnded)
+		f.cancel(errOwnerEnded)
 	case l.stopped:
-		cancel(errNodeStops)
+		f.cancel(errNodeStops)
 	}
-	return f, flowCtx, func() {
-		l.mu.Lock()
-		delete(s.flows, f)
-		if s.cutting != nil && len(s.flows) == 0 {
-			s.cutting.Stop()
-		}
-		l.mu.Unlock()
-		cancel(context.Canceled)
+	return f
+}
+
+// shut is the opposite of open.
+func (l *leases) shut(f *flow) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(f.lease.flows, f)
+	if f.lease.cutting != nil && len(f.lease.flows) == 0 {
+		f.lease.cutting.Stop()
 	}
 }
 

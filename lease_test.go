@@ -110,13 +110,13 @@ func TestTheEndOfASessionCutsItsFlowsAndNoOthers(t *testing.T) {
 		require.NoError(t, one.Err(), "its answer may be on its way")
 		time.Sleep(time.Nanosecond)
 		synctest.Wait()
-		require.Equal(t, errOwnerEnded, context.Cause(one))
-		require.Equal(t, errOwnerEnded, context.Cause(two))
+		require.Equal(t, errOwnerEnded, one.cause())
+		require.Equal(t, errOwnerEnded, two.cause())
 		require.NoError(t, theirs.Err())
 		// What is opened just after is cut at once.
-		_, late, done := n.pb.leases.open(t.Context(), s)
-		defer done()
-		require.Equal(t, errOwnerEnded, context.Cause(late))
+		late := n.pb.leases.open(t.Context(), s)
+		defer late.close()
+		require.Equal(t, errOwnerEnded, late.cause())
 	})
 }
 
@@ -136,7 +136,7 @@ func TestPastItsLeaseASessionsFlowsAreCutAtOnce(t *testing.T) {
 				time.Sleep(cut)
 				synctest.Wait()
 			}
-			require.Equal(t, errOwnerEnded, context.Cause(open))
+			require.Equal(t, errOwnerEnded, open.cause())
 		})
 	}
 }
@@ -149,11 +149,11 @@ func TestAFlowThatIsDoneIsForgotten(t *testing.T) {
 	s, err := n.pb.leases.get(t.Context(), w.session)
 	require.NoError(t, err)
 	client, leave := context.WithCancel(t.Context())
-	_, ctx, done := n.pb.leases.open(client, s)
+	flow := n.pb.leases.open(client, s)
 	require.Len(t, s.flows, 1)
 	leave()
-	require.Equal(t, context.Canceled, context.Cause(ctx), "the client's leaving reaches the worker's request")
-	done()
+	require.Equal(t, context.Canceled, flow.cause(), "the client's leaving reaches the worker's request")
+	flow.close()
 	require.Empty(t, s.flows)
 }
 
@@ -177,7 +177,7 @@ func TestASuccessorTakesOverTheFlowsAndTheirEnd(t *testing.T) {
 		l.end("third")
 		time.Sleep(endGrace)
 		synctest.Wait()
-		require.Equal(t, errOwnerEnded, context.Cause(open))
+		require.Equal(t, errOwnerEnded, open.cause())
 		require.NoError(t, theirs.Err())
 	})
 }
@@ -191,27 +191,27 @@ func TestShutdownEndsStreamsInOrderAndThenCutsTheRest(t *testing.T) {
 	s, err := l.get(t.Context(), w.session)
 	require.NoError(t, err)
 	ended := 0
-	stream, streamCtx, doneStream := l.open(t.Context(), s)
+	stream := l.open(t.Context(), s)
 	l.stream(stream, func() {
 		l.extend(s, time.Now(), time.Second) // may use the leases itself
 		ended++
 	})
-	defer doneStream()
+	defer stream.close()
 	plain := n.openFlow(w.session)
 	l.endStreams()
 	require.Equal(t, 1, ended)
-	require.NoError(t, streamCtx.Err(), "it ends by itself")
+	require.NoError(t, stream.Err(), "it ends by itself")
 	require.NoError(t, plain.Err(), "a plain request runs to its end")
 	// One that becomes a stream only now ends at once.
-	late, _, doneLate := l.open(t.Context(), s)
-	defer doneLate()
+	late := l.open(t.Context(), s)
+	defer late.close()
 	l.stream(late, func() { ended++ })
 	require.Equal(t, 2, ended)
 
 	l.cutAll()
-	require.Equal(t, errNodeStops, context.Cause(streamCtx))
-	require.Equal(t, errNodeStops, context.Cause(plain))
-	require.Equal(t, errNodeStops, context.Cause(n.openFlow(w.session)))
+	require.Equal(t, errNodeStops, stream.cause())
+	require.Equal(t, errNodeStops, plain.cause())
+	require.Equal(t, errNodeStops, n.openFlow(w.session).cause())
 	require.Positive(t, l.left(s), "the directory keeps the session")
 }
 

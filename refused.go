@@ -46,7 +46,7 @@ func (e *exchange) drainIsOver(a *attempt) bool {
 // ownerDrain asks whether the owner drains, on its own or by an operator.
 // Unknown is no.
 func (e *exchange) ownerDrain(a *attempt) store.Drain {
-	ctx, cancel := context.WithTimeout(a.ctx, storeTimeout)
+	ctx, cancel := context.WithTimeout(a.flow, storeTimeout)
 	defer cancel()
 	s, err := e.x.p.store.Session(ctx, a.lease.ID)
 	if err != nil {

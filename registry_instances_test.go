@@ -163,13 +163,13 @@ func TestAReRegistrationKeepsTheDrainAndItsDeadline(t *testing.T) {
 }
 
 // openFlow opens a request to the session, as the data plane does.
-func (n *regNode) openFlow(sessionID string) (ctx context.Context) {
+func (n *regNode) openFlow(sessionID string) *flow {
 	n.t.Helper()
 	s, err := n.pb.leases.get(n.t.Context(), sessionID)
 	require.NoError(n.t, err)
-	_, ctx, done := n.pb.leases.open(n.t.Context(), s)
-	n.t.Cleanup(done)
-	return ctx
+	f := n.pb.leases.open(n.t.Context(), s)
+	n.t.Cleanup(f.close)
+	return f
 }
 
 func TestAReRegistrationCutsNothingAndIsKnownAtOnce(t *testing.T) {
@@ -196,7 +196,7 @@ func TestAReRegistrationCutsNothingAndIsKnownAtOnce(t *testing.T) {
 	a = n.post("/registry/deregister", tokenWorker, fields{"sessionId": second})
 	require.Equal(t, http.StatusOK, a.status)
 	require.Eventually(t, func() bool { return open.Err() != nil }, patience, time.Millisecond)
-	require.ErrorIs(t, context.Cause(open), errOwnerEnded)
+	require.ErrorIs(t, open.cause(), errOwnerEnded)
 	require.NoError(t, bystander.Err())
 }
 
@@ -212,7 +212,7 @@ func TestANewSecretAfterTheOldSessionsEndCutsWhatIsOpenToTheOld(t *testing.T) {
 	}, 5*time.Second, 10*time.Millisecond)
 	w.secret = "planted-secret-new"
 	w.register()
-	require.ErrorIs(t, context.Cause(open), errOwnerEnded)
+	require.ErrorIs(t, open.cause(), errOwnerEnded)
 }
 
 func TestInstancesAreSplitWithoutLoss(t *testing.T) {

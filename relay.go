@@ -1,7 +1,6 @@
 package pinboard
 
 import (
-	"context"
 	"errors"
 	"io"
 	"net/http"
@@ -36,10 +35,10 @@ func (e *exchange) relay(a *attempt) {
 		_ = e.rc.SetWriteDeadline(time.Time{})
 		e.x.p.leases.stream(a.flow, func() { a.flow.cancel(errStreamEnds) })
 	}
-	release := e.unblock(a.ctx)
+	release := e.unblock(a.flow)
 	err := e.copyBody(a)
 	release()
-	ended := context.Cause(a.ctx)
+	ended := a.flow.cause()
 	a.close()
 	switch {
 	case err == nil:
@@ -82,14 +81,14 @@ func (e *exchange) writeTrailers(announced []string, trailers upstream.Header) {
 	}
 }
 
-// unblock has writes to the client end when the context does: a client that
+// unblock has writes to the client end when the flow does: a client that
 // does not read must not hold a request that was cut. release takes that back.
-func (e *exchange) unblock(ctx context.Context) (release func()) {
+func (e *exchange) unblock(f *flow) (release func()) {
 	fired := make(chan struct{})
-	stop := context.AfterFunc(ctx, func() {
+	stop := f.AfterFunc(func() {
 		defer close(fired)
 		deadline := longAgo
-		if errors.Is(context.Cause(ctx), errStreamEnds) {
+		if errors.Is(f.cause(), errStreamEnds) {
 			deadline = time.Now().Add(endTime)
 		}
 		_ = e.rc.SetWriteDeadline(deadline)
@@ -173,7 +172,7 @@ func (e *exchange) flushHead(resp *upstream.Response) (written func()) {
 // logCut says why an answer is not whole.
 func (e *exchange) logCut(a *attempt, err error) {
 	_, client := errors.AsType[*clientError](err)
-	switch cause := context.Cause(a.ctx); {
+	switch cause := a.flow.cause(); {
 	case errors.Is(cause, errOwnerEnded), errors.Is(cause, errNodeStops):
 		e.x.info("an answer was cut", &e.call, a.lease, zap.Error(cause))
 	case client || e.r.Context().Err() != nil:

@@ -3,7 +3,6 @@ package pinboard
 import (
 	"bufio"
 	"bytes"
-	"context"
 	"crypto/tls"
 	"errors"
 	"io"
@@ -48,7 +47,7 @@ func (e *exchange) switchProtocols(a *attempt) {
 	}
 	t := &tunnel{client: client}
 	t.worker, t.early = a.resp.Conn()
-	stop := context.AfterFunc(a.ctx, t.cut)
+	stop := a.flow.AfterFunc(t.cut)
 	defer stop()
 	e.x.p.leases.stream(a.flow, t.end)
 	t.run(head, pending(buffered))

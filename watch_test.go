@@ -13,7 +13,7 @@ import (
 
 // inWatchedBubble runs f in virtual time, on a node that watches sessions, with
 // a worker that has a session and an open request.
-func inWatchedBubble(t *testing.T, f func(t *testing.T, n *regNode, w *regWorker, open context.Context)) {
+func inWatchedBubble(t *testing.T, f func(t *testing.T, n *regNode, w *regWorker, open *flow)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		n := newRegNode(t, Options{}, nil)
@@ -35,7 +35,7 @@ func (w *regWorker) beatUntil(d time.Duration) {
 
 func TestALivingSessionsFlowsStayOpen(t *testing.T) {
 	t.Parallel()
-	inWatchedBubble(t, func(t *testing.T, n *regNode, w *regWorker, open context.Context) {
+	inWatchedBubble(t, func(t *testing.T, n *regNode, w *regWorker, open *flow) {
 		w.beatUntil(time.Minute)
 		require.NoError(t, open.Err())
 		require.Greater(t, n.pb.leases.left(n.pb.leases.byID[w.session]), 12*time.Second, "the watch keeps up with the lease")
@@ -44,27 +44,27 @@ func TestALivingSessionsFlowsStayOpen(t *testing.T) {
 
 func TestALapsedSessionsFlowsAreCutWithinOneHeartbeat(t *testing.T) {
 	t.Parallel()
-	inWatchedBubble(t, func(t *testing.T, n *regNode, _ *regWorker, open context.Context) {
+	inWatchedBubble(t, func(t *testing.T, n *regNode, _ *regWorker, open *flow) {
 		time.Sleep(14 * time.Second)
 		require.NoError(t, open.Err())
 		time.Sleep(4 * time.Second) // 3 s after the lease
-		require.Equal(t, errOwnerEnded, context.Cause(open))
+		require.Equal(t, errOwnerEnded, open.cause())
 		require.Contains(t, n.said.String(), "session ended")
 	})
 }
 
 func TestASessionThatEndedOnAnotherNodeIsCutHere(t *testing.T) {
 	t.Parallel()
-	inWatchedBubble(t, func(t *testing.T, n *regNode, w *regWorker, open context.Context) {
+	inWatchedBubble(t, func(t *testing.T, n *regNode, w *regWorker, open *flow) {
 		require.NoError(t, n.store.Deregister(t.Context(), w.session))
 		time.Sleep(3 * time.Second)
-		require.Equal(t, errOwnerEnded, context.Cause(open))
+		require.Equal(t, errOwnerEnded, open.cause())
 	})
 }
 
 func TestASuccessorFromAnotherNodeKeepsTheFlowsAsLongAsItLives(t *testing.T) {
 	t.Parallel()
-	inWatchedBubble(t, func(t *testing.T, n *regNode, w *regWorker, open context.Context) {
+	inWatchedBubble(t, func(t *testing.T, n *regNode, w *regWorker, open *flow) {
 		first := w.session
 		for range 3 {
 			w.record("/a")
@@ -73,13 +73,13 @@ func TestASuccessorFromAnotherNodeKeepsTheFlowsAsLongAsItLives(t *testing.T) {
 			require.Zero(t, n.pb.leases.left(n.pb.leases.byID[first]), "no new request for the old session")
 		}
 		time.Sleep(18 * time.Second)
-		require.Equal(t, errOwnerEnded, context.Cause(open))
+		require.Equal(t, errOwnerEnded, open.cause())
 	})
 }
 
 func TestAStoreThatIsAwayCutsNothing(t *testing.T) {
 	t.Parallel()
-	inWatchedBubble(t, func(t *testing.T, n *regNode, _ *regWorker, open context.Context) {
+	inWatchedBubble(t, func(t *testing.T, n *regNode, _ *regWorker, open *flow) {
 		n.store.freeze()
 		time.Sleep(time.Minute)
 		require.NoError(t, open.Err())
@@ -89,7 +89,7 @@ func TestAStoreThatIsAwayCutsNothing(t *testing.T) {
 		require.NoError(t, open.Err())
 		n.store.intercept(nil)
 		time.Sleep(3 * time.Second)
-		require.Equal(t, errOwnerEnded, context.Cause(open), "it has lapsed meanwhile")
+		require.Equal(t, errOwnerEnded, open.cause(), "it has lapsed meanwhile")
 	})
 }
 
@@ -103,7 +103,7 @@ func (s *regStore) wipe() {
 
 func TestAWipedStoreCutsNothingWithinTheLease(t *testing.T) {
 	t.Parallel()
-	inWatchedBubble(t, func(t *testing.T, n *regNode, w *regWorker, open context.Context) {
+	inWatchedBubble(t, func(t *testing.T, n *regNode, w *regWorker, open *flow) {
 		n.store.wipe()
 		time.Sleep(10 * time.Second)
 		require.NoError(t, open.Err())
@@ -112,13 +112,13 @@ func TestAWipedStoreCutsNothingWithinTheLease(t *testing.T) {
 		require.NoError(t, open.Err())
 		n.store.wipe()
 		time.Sleep(18 * time.Second)
-		require.Equal(t, errOwnerEnded, context.Cause(open))
+		require.Equal(t, errOwnerEnded, open.cause())
 	})
 }
 
 func TestRecordsThatNobodyUsesAreForgotten(t *testing.T) {
 	t.Parallel()
-	inWatchedBubble(t, func(t *testing.T, n *regNode, w *regWorker, _ context.Context) {
+	inWatchedBubble(t, func(t *testing.T, n *regNode, w *regWorker, _ *flow) {
 		idle, ended := n.workerAt("http://127.0.0.1:2"), n.workerAt("http://127.0.0.1:3")
 		idle.record("/a")
 		ended.record("/a")

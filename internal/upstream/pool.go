@@ -14,8 +14,7 @@ import (
 
 // Config says how a Pool makes and keeps connections.
 type Config struct {
-	// Dial makes a connection. Required. Its context has the values of the
-	// request's.
+	// Dial makes a connection. Required.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 	// TLS is the model for connections with TLS. It is copied. Default: the
 	// zero Config.
@@ -90,7 +89,7 @@ func (p *Pool) Do(ctx context.Context, req *Request) (*Response, error) {
 		return nil, &failure
 	}
 	for again := false; ; again = true {
-		if failure.Err = context.Cause(ctx); failure.Err != nil {
+		if failure.Err = ctx.Err(); failure.Err != nil {
 			failure.NoConnection = !failure.Connected
 			return nil, &failure
 		}
@@ -101,7 +100,7 @@ func (p *Pool) Do(ctx context.Context, req *Request) (*Response, error) {
 		}
 		failure.Connected = true
 		c.begin(reused)
-		r := &Response{c: c, pool: p, req: req, stop: context.AfterFunc(ctx, c.onAbort)}
+		r := &Response{c: c, pool: p, req: req, stop: afterFunc(ctx, c.onAbort)}
 		err = r.roundTrip()
 		if err == nil {
 			return r, nil
@@ -121,6 +120,15 @@ func (p *Pool) Do(ctx context.Context, req *Request) (*Response, error) {
 	}
 }
 
+// afterFunc is context.AfterFunc without what that costs, where a context can do
+// without.
+func afterFunc(ctx context.Context, f func()) (stop func() bool) {
+	if able, ok := ctx.(interface{ AfterFunc(func()) func() bool }); ok {
+		return able.AfterFunc(f)
+	}
+	return context.AfterFunc(ctx, f)
+}
+
 // rewind makes the request ready for a second try.
 func (r *Request) rewind() (err error) {
 	if r.Body != nil {
@@ -138,7 +146,7 @@ func (p *Pool) acquire(ctx context.Context, req *Request, fresh bool) (c *conn, 
 		case o.turns <- struct{}{}:
 		case <-ctx.Done():
 			p.leave(o)
-			return nil, false, fmt.Errorf("wait for a connection: %w", context.Cause(ctx))
+			return nil, false, fmt.Errorf("wait for a connection: %w", ctx.Err())
 		}
 	}
 	for c := p.pop(o); c != nil; c = p.pop(o) {
@@ -288,6 +296,9 @@ func (p *Pool) CloseIdle() {
 
 // dial makes a connection.
 func (p *Pool) dial(ctx context.Context, o *origin, req *Request) (*conn, error) {
+	if req.Within != nil {
+		ctx = req.Within(ctx)
+	}
 	raw, err := p.cfg.Dial(ctx, "tcp", o.key.addr)
 	if err != nil {
 		return nil, err

@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -51,6 +52,8 @@ type Request struct {
 	// connection leads to; nil allows every one. A connection without an IP
 	// address is asked for with the zero Addr.
 	Allowed func(netip.Addr) error
+	// Within, if not nil, returns the context to dial with.
+	Within func(context.Context) context.Context
 
 	Method string
 	// Target is the raw path and query, below the Origin's base.

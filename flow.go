@@ -1,0 +1,140 @@
+package pinboard
+
+import (
+	"context"
+	"sync"
+)
+
+// flow is one request or tunnel that is open to a worker. It is the context of
+// what is done for it: it ends with the client's, whose values and deadline it
+// has, or when it is cancelled. Unlike those of package context it costs no more
+// than itself, for there is one for every request.
+type flow struct {
+	context.Context
+	leases *leases
+	lease  *lease
+	// end, if set, ends a stream in an orderly way when the node shuts down;
+	// without one the request runs to its end. Guarded by leases.mu.
+	end func()
+
+	forget func() bool // ends the watching of the client's context
+
+	mu     sync.Mutex
+	reason error         // why it has ended; nil while it has not
+	done   chan struct{} // nil until somebody asks for it
+	// What is to be called when it ends. Most requests have no more than two.
+	after [2]func()
+	more  []func()
+	asked int // how often AfterFunc was called
+}
+
+// newFlow returns a flow of a client's context to a session's worker. It must be
+// closed.
+func newFlow(client context.Context, l *leases, s *lease) *flow {
+	f := &flow{Context: client, leases: l, lease: s}
+	f.forget = context.AfterFunc(client, f.follow)
+	return f
+}
+
+// follow ends the flow with its client.
+func (f *flow) follow() { f.cancel(context.Cause(f.Context)) }
+
+// cancel ends the flow, for a reason, and does not wait for anything. Only the
+// first reason counts.
+func (f *flow) cancel(reason error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.reason != nil {
+		return
+	}
+	f.reason = reason
+	if f.done != nil {
+		close(f.done)
+	}
+	for _, fn := range append(f.more, f.after[:]...) {
+		if fn != nil {
+			go fn()
+		}
+	}
+	f.after, f.more = [2]func(){}, nil
+}
+
+// close ends a flow that is over: nothing is called any more. It may be called
+// twice.
+func (f *flow) close() {
+	f.forget()
+	f.leases.shut(f)
+	f.mu.Lock()
+	f.after, f.more = [2]func(){}, nil
+	f.mu.Unlock()
+	f.cancel(context.Canceled)
+}
+
+// cause returns why the flow has ended, nil while it has not.
+func (f *flow) cause() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.reason == nil && f.Context.Err() != nil {
+		return context.Cause(f.Context) // and follow is about to say so
+	}
+	return f.reason
+}
+
+// Done implements context.Context.
+func (f *flow) Done() <-chan struct{} {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.done == nil {
+		f.done = make(chan struct{})
+		if f.reason != nil {
+			close(f.done)
+		}
+	}
+	return f.done
+}
+
+// Err implements context.Context. It may know of the client's leaving a moment
+// before Done does.
+func (f *flow) Err() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.Context.Err(); err != nil || f.reason == nil {
+		return err
+	}
+	return context.Canceled
+}
+
+// AfterFunc has fn called, on a goroutine of its own, when the flow ends. stop
+// takes that back, and reports whether it was in time. It is what
+// context.AfterFunc uses.
+func (f *flow) AfterFunc(fn func()) (stop func() bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.reason != nil {
+		go fn()
+		return func() bool { return false }
+	}
+	at := f.asked
+	if f.asked++; at < len(f.after) {
+		f.after[at] = fn
+	} else {
+		f.more = append(f.more, fn)
+	}
+	return func() bool { return f.take(at) }
+}
+
+// take forgets what AfterFunc was to call.
+func (f *flow) take(at int) (inTime bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.reason != nil {
+		return false
+	}
+	fn := &f.after[min(at, len(f.after)-1)]
+	if at >= len(f.after) {
+		fn = &f.more[at-len(f.after)]
+	}
+	inTime = *fn != nil
+	*fn = nil
+	return inTime
+}
