@@ -17,6 +17,9 @@ const (
 	// headDelay is how long the head of an answer of known length waits to be
 	// sent together with the beginning of its body.
 	headDelay = 5 * time.Millisecond
+	// atOnce is the longest body, in bytes, that is written without a thought of
+	// the client not reading: the server has room for it.
+	atOnce = 1 << 10
 	// endTime is how long a stream that ends in good order may take for it.
 	endTime = 2 * time.Second
 )
@@ -35,9 +38,7 @@ func (e *exchange) relay(a *attempt) {
 		_ = e.rc.SetWriteDeadline(time.Time{})
 		e.x.p.leases.stream(a.flow, func() { a.flow.cancel(errStreamEnds) })
 	}
-	release := e.unblock(a.flow)
 	err := e.copyBody(a)
-	release()
 	ended := a.flow.cause()
 	a.close()
 	switch {
@@ -109,16 +110,23 @@ func (c *clientError) Unwrap() error { return c.err }
 // copyBody passes the body on, every piece of it at once. What is not a
 // clientError is the worker's failing.
 func (e *exchange) copyBody(a *attempt) error {
-	flushed := e.flushHead(a.resp)
 	piece, err := a.ahead, a.aheadErr
+	if len(piece) == 0 && a.resp.Ready() {
+		piece, err = a.resp.Next()
+	}
+	if err == io.EOF && len(piece) <= atOnce {
+		return e.write(piece) // the server sends it when the handler has returned
+	}
+	defer e.unblock(a.flow)()
+	flushed := e.flushHead(a.resp, len(piece) > 0)
 	for {
 		if len(piece) == 0 && err == nil {
 			piece, err = a.resp.Next()
 		}
 		flushed()
 		if len(piece) > 0 {
-			if _, err := e.w.Write(piece); err != nil {
-				return &clientError{err}
+			if err := e.write(piece); err != nil {
+				return err
 			}
 			piece = nil
 		}
@@ -136,6 +144,16 @@ func (e *exchange) copyBody(a *attempt) error {
 	}
 }
 
+func (e *exchange) write(p []byte) error {
+	if len(p) == 0 {
+		return nil
+	}
+	if _, err := e.w.Write(p); err != nil {
+		return &clientError{err}
+	}
+	return nil
+}
+
 func (e *exchange) flush() error {
 	if err := e.rc.Flush(); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return &clientError{err}
@@ -147,9 +165,9 @@ func (e *exchange) flush() error {
 // once if its length is not known, else after a moment, so that a short answer
 // is one packet. The function that it returns ends that wait, and must be
 // called before anything is written.
-func (e *exchange) flushHead(resp *upstream.Response) (written func()) {
+func (e *exchange) flushHead(resp *upstream.Response, begun bool) (written func()) {
 	switch {
-	case resp.Length == 0 || resp.Ready():
+	case resp.Length == 0 || begun:
 		return func() {}
 	case resp.Length < 0:
 		_ = e.flush()

@@ -1,7 +1,6 @@
 package hop
 
 import (
-	"cmp"
 	"errors"
 	"io"
 	"sync"
@@ -15,10 +14,9 @@ var errSuperseded = errors.New("the body is sent elsewhere")
 // was read of the source is kept up to a limit, and can be read again from the
 // start as long as nothing beyond the limit was handed out.
 //
-// A Reader's Read never blocks on the source itself: a goroutine per read of
-// the source does, so that a Reader can be ended while the client is silent,
-// and so that what arrives after that is there for the next Reader. At most one
-// read of the source is under way at any time.
+// A Reader's Read may block on the source even when the Reader was ended
+// meanwhile; what arrives then is there for the next Reader. At most one read of
+// the source is under way at any time.
 type Body struct {
 	src   io.Reader
 	limit int
@@ -89,8 +87,12 @@ func (b *Body) goAhead() {
 	case b.err != nil:
 		b.ahead(b.err)
 		b.ahead = nil
-	case !b.spilled && b.rest == nil && len(b.kept) < b.limit:
-		b.startReading()
+	case !b.spilled && b.rest == nil && len(b.kept) < b.limit && b.startReading():
+		go func() {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			b.fill()
+		}()
 	}
 }
 
@@ -139,24 +141,24 @@ func (b *Body) Stop() {
 	}
 }
 
-// startReading reads the source once, in the background, unless that is under
-// way; the caller holds the lock.
-func (b *Body) startReading() {
+// startReading says that the source is about to be read, by fill, unless that is
+// under way; the caller holds the lock.
+func (b *Body) startReading() (fill bool) {
 	if b.reading {
-		return
+		return false
 	}
 	b.started, b.reading = true, true
 	if b.buf == nil {
 		b.buf = getLarge()
 	}
-	go b.fill()
+	return true
 }
 
-// fill reads the source once.
+// fill reads the source once, without the lock, which the caller holds.
 func (b *Body) fill() {
+	b.mu.Unlock()
 	n, err := b.src.Read(b.buf[:])
 	b.mu.Lock()
-	defer b.mu.Unlock()
 	if !b.spilled && len(b.kept)+n <= b.limit {
 		b.kept = append(b.kept, b.buf[:n]...)
 	} else if n > 0 {
@@ -195,16 +197,14 @@ type Reader struct {
 	pos  int    // in what is kept
 	eof  func() // see OnEOF
 
-	// What follows is guarded by body.mu.
-	aborted error // see Abort
-	ended   error // closed, or replaced
+	ended error // closed, or replaced; guarded by body.mu
 }
 
 // OnEOF has f called when Read is about to return io.EOF, on the goroutine that
 // reads. It must be called before the first Read.
 func (r *Reader) OnEOF(f func()) { r.eof = f }
 
-// Read returns what is kept or else waits for the source.
+// Read returns what is kept or else what the source has next.
 func (r *Reader) Read(p []byte) (int, error) {
 	n, err := r.read(p)
 	if err == io.EOF && r.eof != nil {
@@ -218,8 +218,8 @@ func (r *Reader) read(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for {
-		if err := cmp.Or(r.ended, r.aborted); err != nil || len(p) == 0 {
-			return 0, err
+		if r.ended != nil || len(p) == 0 {
+			return 0, r.ended
 		}
 		if b.reader == r { // else suspended
 			if n := b.take(r, p); n > 0 {
@@ -228,23 +228,13 @@ func (r *Reader) read(p []byte) (int, error) {
 			if b.err != nil {
 				return 0, b.err
 			}
-			b.startReading()
+			if b.startReading() {
+				b.fill()
+				continue
+			}
 		}
 		b.changed.Wait()
 	}
-}
-
-// Abort has the Reader's Reads fail with err, also one that waits, until Resume.
-func (r *Reader) Abort(err error) { r.setAborted(err) }
-
-// Resume takes an Abort back.
-func (r *Reader) Resume() { r.setAborted(nil) }
-
-func (r *Reader) setAborted(err error) {
-	r.body.mu.Lock()
-	defer r.body.mu.Unlock()
-	r.aborted = err
-	r.body.changed.Broadcast()
 }
 
 // Close ends the Reader for good. The Body stays open.

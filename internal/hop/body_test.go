@@ -156,35 +156,6 @@ func TestAReadUnderWayIsHandedOver(t *testing.T) {
 	})
 }
 
-func TestAnAbortedReaderDoesNotWaitForTheSource(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		source, client := io.Pipe()
-		b := NewBody(source, 100)
-		r := open(t, b)
-		ended := make(chan error)
-		read := func() {
-			_, err := r.Read(make([]byte, 10))
-			ended <- err
-		}
-		go read()
-		synctest.Wait()
-		lost := errors.New("lost")
-		r.Abort(lost)
-		require.ErrorIs(t, <-ended, lost)
-		r.Resume()
-		go read()
-		_, _ = client.Write([]byte("x"))
-		require.NoError(t, <-ended)
-		require.NoError(t, r.Close())
-		r.Resume()
-		go read()
-		require.ErrorIs(t, <-ended, errSuperseded, "closed for good")
-		go func() { _ = client.Close() }()
-		b.Stop()
-	})
-}
-
 func TestStopWaitsForTheReadUnderWay(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
