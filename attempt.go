@@ -93,14 +93,14 @@ func (e *exchange) request(a *attempt) (*upstream.Request, error) {
 	return req, err
 }
 
-// repeatable reports whether a request means the same when it is sent twice.
+// repeatable reports whether a request means the same when it is sent twice. A
+// key that is to make it so is the application's business: it may not know it.
 func (e *exchange) repeatable() bool {
 	switch e.r.Method {
 	case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace:
 		return true
 	}
-	_, ok := e.r.Header["Idempotency-Key"]
-	return ok
+	return false
 }
 
 // attachBody has the client's body sent, with the client's length and trailers.

@@ -58,6 +58,7 @@ func (e *exchange) switchProtocols(a *attempt) {
 func (e *exchange) switchHead(fields upstream.Header) []byte {
 	h := e.w.Header() // the host may have put something there
 	copyFields(h, fields)
+	delete(h, "Content-Length") // there is no body, and whoever counts one loses frames
 	h[headerConnection] = []string{headerUpgrade}
 	h[headerUpgrade] = []string{fields.Get(headerUpgrade)}
 	var head bytes.Buffer

@@ -90,7 +90,7 @@ func (r *Response) control() bool {
 			return false
 		}
 		if end := in.take(2); string(end) != "\r\n" {
-			r.err = malformed("end of chunk", string(end))
+			r.err = malformed("end of chunk")
 			return false
 		}
 		r.state = chunkSize
@@ -115,13 +115,13 @@ func (r *Response) chunkSize() bool {
 	end := bytes.IndexByte(in.bytes(), '\n')
 	if end < 0 {
 		if in.len() >= smallBuffer {
-			r.err = malformed("chunk", string(in.bytes()))
+			r.err = malformed("chunk")
 		}
 		return false
 	}
 	line := in.take(end + 1)
 	if end == 0 || line[end-1] != '\r' {
-		r.err = malformed("chunk", string(line))
+		r.err = malformed("chunk")
 		return false
 	}
 	n, err := parseChunk(line[:end-1])

@@ -50,28 +50,28 @@ const (
 	trailer          = "Trailer"
 )
 
-func malformed(what, text string) error {
-	return fmt.Errorf("%w: %s %.80q", errMalformed, what, text)
-}
+// malformed is an error that says no more than what is wrong: the worker's text
+// may hold what must not get into a log.
+func malformed(what string) error { return fmt.Errorf("%w: %s", errMalformed, what) }
 
 // parseStatus reads a status line, without its end.
 func parseStatus(line string) (status int, minor byte, err error) {
 	const form = "HTTP/1.x 200"
 	if len(line) < len(form) || line[:7] != form[:7] || line[8] != ' ' || len(line) > len(form) && line[len(form)] != ' ' {
-		return 0, 0, malformed("status line", line)
+		return 0, 0, malformed("status line")
 	}
 	minor = line[7]
 	if minor != '0' && minor != '1' {
-		return 0, 0, malformed("version", line)
+		return 0, 0, malformed("version")
 	}
 	for _, c := range []byte(line[9:12]) {
 		if c < '0' || c > '9' {
-			return 0, 0, malformed("status", line)
+			return 0, 0, malformed("status")
 		}
 		status = status*10 + int(c-'0')
 	}
 	if status < 100 || !isLine(line) {
-		return 0, 0, malformed("status line", line)
+		return 0, 0, malformed("status line")
 	}
 	return status, minor, nil
 }
@@ -86,7 +86,7 @@ func parseFields(h Header, lines string) (Header, error) {
 		// programs. Neither is a token.
 		name, value, ok := strings.Cut(line, ":")
 		if !ok || !isToken(name) || !isLine(value) {
-			return h, malformed("header line", line)
+			return h, malformed("header line")
 		}
 		h = append(h, Field{Name: textproto.CanonicalMIMEHeaderKey(name), Value: textproto.TrimString(value)})
 	}
@@ -118,14 +118,14 @@ func frame(h Header, method string, status int, minor byte) (f framing, length i
 		switch field.Name {
 		case contentLength:
 			if length >= 0 {
-				return 0, 0, false, malformed("second length", field.Value)
+				return 0, 0, false, malformed("second length")
 			}
 			if length, err = parseLength(field.Value); err != nil {
 				return 0, 0, false, err
 			}
 		case transferEncoding:
 			if chunked || minor != '1' || !strings.EqualFold(field.Value, "chunked") {
-				return 0, 0, false, malformed("transfer encoding", field.Value)
+				return 0, 0, false, malformed("transfer encoding")
 			}
 			chunked = true
 		case connection:
@@ -137,7 +137,7 @@ func frame(h Header, method string, status int, minor byte) (f framing, length i
 		}
 	}
 	if chunked && length >= 0 {
-		return 0, 0, false, malformed("length and transfer encoding", h.Get(contentLength))
+		return 0, 0, false, malformed("length and transfer encoding")
 	}
 	switch {
 	case method == "HEAD" || status < 200 || status == 204 || status == 304:
@@ -156,7 +156,7 @@ func frame(h Header, method string, status int, minor byte) (f framing, length i
 func parseLength(value string) (int64, error) {
 	n, err := strconv.ParseUint(value, 10, 63)
 	if err != nil || value[0] == '+' {
-		return 0, malformed("length", value)
+		return 0, malformed("length")
 	}
 	return int64(n), nil
 }
@@ -175,15 +175,15 @@ func parseChunk(line []byte) (int64, error) {
 		case digits > 0 && endsChunkSize(line[i:]):
 			return n, nil
 		default:
-			return 0, malformed("chunk", string(line))
+			return 0, malformed("chunk")
 		}
 		if digits++; digits > 15 { // what is longer may overflow
-			return 0, malformed("chunk", string(line))
+			return 0, malformed("chunk")
 		}
 		n = n<<4 | int64(digit)
 	}
 	if digits == 0 {
-		return 0, malformed("chunk", string(line))
+		return 0, malformed("chunk")
 	}
 	return n, nil
 }

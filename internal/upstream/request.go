@@ -96,7 +96,7 @@ var ErrMalformedRequest = errors.New("the request can't be written as HTTP/1.1")
 func (r *Request) validate() error {
 	switch {
 	case !isToken(r.Method):
-		return fmt.Errorf("%w: method %q", ErrMalformedRequest, r.Method)
+		return fmt.Errorf("%w: method", ErrMalformedRequest)
 	case !isTarget(r.Target) || !isTarget(r.Host) || r.Target == "":
 		return fmt.Errorf("%w: target or host", ErrMalformedRequest)
 	}

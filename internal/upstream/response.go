@@ -143,7 +143,7 @@ func (r *Response) lines() (lines string, ok bool, err error) {
 		r.scanned += end + 1
 		last := r.scanned - len("\r\n")
 		if last < r.line || in.bytes()[last] != '\r' {
-			return "", false, malformed("end of line", string(in.bytes()[r.line:r.scanned]))
+			return "", false, malformed("end of line")
 		}
 		if last == r.line {
 			break
