@@ -111,7 +111,10 @@ func unreachable(err error) error {
 	_, network := errors.AsType[*net.OpError](err)
 	_, name := errors.AsType[*net.DNSError](err)
 	_, certificate := errors.AsType[*tls.CertificateVerificationError](err)
+	_, plain := errors.AsType[tls.RecordHeaderError](err) // it holds bytes of the peer's
 	switch {
+	case plain:
+		return fmt.Errorf("%w: no TLS there", errUnreachable)
 	case errors.Is(err, context.DeadlineExceeded):
 		return fmt.Errorf("%w: timed out", errUnreachable)
 	case network || name || certificate:

@@ -48,6 +48,7 @@ func newTransport(model *http.Transport) *http.Transport {
 		dial = (&net.Dialer{Timeout: dialTimeout, ControlContext: checkBeforeDial}).DialContext
 	}
 	t.DialContext = dialer(dial)
+	onlyHTTP1(t)
 	t.DisableCompression = true
 	t.TLSHandshakeTimeout = cmp.Or(t.TLSHandshakeTimeout, tlsTimeout)
 	t.ExpectContinueTimeout = cmp.Or(t.ExpectContinueTimeout, continueTimeout)
@@ -57,6 +58,21 @@ func newTransport(model *http.Transport) *http.Transport {
 		t.IdleConnTimeout = idleTimeout
 	}
 	return t
+}
+
+// onlyHTTP1 has workers asked for HTTP/1.1 alone, whatever the model would
+// speak. HTTP/2 has no upgrades, and lets requests share a connection that is
+// closed when one of them may not use it.
+func onlyHTTP1(t *http.Transport) {
+	t.ForceAttemptHTTP2, t.HTTP2 = false, nil
+	t.Protocols = new(http.Protocols)
+	t.Protocols.SetHTTP1(true)
+	t.TLSNextProto = nil
+	if t.TLSClientConfig != nil {
+		// Asked for with HTTP/2 in the list, by the host or by net/http itself
+		// when it copied the model, a worker would answer in it.
+		t.TLSClientConfig.NextProtos = nil
+	}
 }
 
 // dialError is a connection that could not be made: nothing was sent.
