@@ -130,6 +130,10 @@ func envsOf(reg *wire.Register) map[string]string {
 	return envs
 }
 
+// errReservedHost is for who advertises the address that a server listens on,
+// such as 0.0.0.0, under claims that allow everything.
+var errReservedHost = refuse(http.StatusForbidden, "the advertise URL's host is an unspecified, link-local, multicast or metadata address: outside the credential's claims unless a rule there names it")
+
 // claimsCover returns a 403 unless the claims cover the namespaces and the
 // advertise URL's host. It looks up no name.
 func claimsCover(who *passport.Identity, namespaces []string, host string) error {
@@ -139,6 +143,9 @@ func claimsCover(who *passport.Identity, namespaces []string, host string) error
 	// Rules that do not parse allow nothing.
 	rules, err := passport.ParseBackendRules(who.BackendHosts())
 	if err != nil || !rules.AllowsURLHost(host) {
+		if addr, err := netip.ParseAddr(host); err == nil && passport.Reserved(addr) {
+			return errReservedHost
+		}
 		return refuse(http.StatusForbidden, "the advertise URL's host is outside the credential's claims")
 	}
 	return nil
