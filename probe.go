@@ -92,17 +92,22 @@ func (p *prober) ask(ctx context.Context, q probe) (from string, err error) {
 	r.Header.Set(wire.HeaderProxySecret, q.secret.Reveal())
 	res, err := p.transport.RoundTrip(r) // follows no redirect
 	if err != nil {
-		return "", failedDial(err)
+		return "", failedDial(ctx, err)
 	}
 	defer func() { _ = res.Body.Close() }()
 	return dialledAddr(ctx), q.judge(res)
 }
 
-func failedDial(err error) error {
-	if errors.Is(err, errAddrNotAllowed) {
-		return errOutsideRules
+// failedDial is a 403 if no address of the name may be dialled. Where one may,
+// it is a worker that does not answer yet.
+func failedDial(ctx context.Context, err error) error {
+	if !errors.Is(err, errAddrNotAllowed) {
+		return unreachable(err)
 	}
-	return unreachable(err)
+	if b := backendOf(ctx); b != nil && b.choice.Load() {
+		return fmt.Errorf("%w: not at an address that is allowed", errUnreachable)
+	}
+	return errOutsideRules
 }
 
 // unreachable keeps, for the log, what is known to hold nothing of the answer:

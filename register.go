@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"maps"
 	"net/http"
 	"net/netip"
@@ -147,6 +148,22 @@ func claimsCover(who *passport.Identity, namespaces []string, host string) error
 			return errReservedHost
 		}
 		return refuse(http.StatusForbidden, "the advertise URL's host is outside the credential's claims")
+	}
+	return nil
+}
+
+// claimsReach returns a 403 unless the claims still allow the address that a
+// session's name stood for when it registered, "" for none.
+func claimsReach(who *passport.Identity, pinned string) error {
+	if pinned == "" {
+		return nil
+	}
+	addr, err := netip.ParseAddr(pinned)
+	if err != nil {
+		return fmt.Errorf("read the record of a session: backend address: %w", err)
+	}
+	if rules, err := passport.ParseBackendRules(who.BackendHosts()); err != nil || !rules.AllowsDial(addr, "") {
+		return errOutsideRules
 	}
 	return nil
 }

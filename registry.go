@@ -156,7 +156,10 @@ func (g *registry) session(ctx context.Context, c *registryCall, sessionID strin
 	if err != nil {
 		return nil, fmt.Errorf("read the record of a session: advertise URL %w", err)
 	}
-	return s, claimsCover(c.who, s.Namespaces, host)
+	if err := claimsCover(c.who, s.Namespaces, host); err != nil {
+		return s, err
+	}
+	return s, claimsReach(c.who, s.BackendAddr)
 }
 
 // coversNamespaces returns a 403 unless the caller's claims cover them all.
