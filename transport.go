@@ -64,10 +64,8 @@ func newTransport(model *http.Transport) *http.Transport {
 // speak. HTTP/2 has no upgrades, and lets requests share a connection that is
 // closed when one of them may not use it.
 func onlyHTTP1(t *http.Transport) {
-	t.ForceAttemptHTTP2, t.HTTP2 = false, nil
 	t.Protocols = new(http.Protocols)
 	t.Protocols.SetHTTP1(true)
-	t.TLSNextProto = nil
 	if t.TLSClientConfig != nil {
 		// Asked for with HTTP/2 in the list, by the host or by net/http itself
 		// when it copied the model, a worker would answer in it.
