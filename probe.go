@@ -40,9 +40,10 @@ type prober struct{ transport *http.Transport }
 
 // probe is one such question.
 type probe struct {
-	url              string // normalised
-	secret           wire.Secret
-	challenge, value string
+	url    string // normalised
+	secret wire.Secret
+	// challengeValue is what only the worker itself can answer challenge with.
+	challenge, challengeValue string
 	// rules and pinned say which addresses may be dialled; pinned is "" until
 	// one has answered the registration's probe.
 	rules  []string
@@ -144,7 +145,7 @@ func (q probe) judge(res *http.Response) error {
 	}
 	var answer wire.ChallengeAnswer
 	if len(body) > maxProbeAnswer || json.Unmarshal(body, &answer) != nil ||
-		subtle.ConstantTimeCompare([]byte(answer.Value), []byte(q.value)) != 1 {
+		subtle.ConstantTimeCompare([]byte(answer.Value), []byte(q.challengeValue)) != 1 {
 		return errOtherProcess
 	}
 	return nil

@@ -177,7 +177,7 @@ func (g *registry) verify(ctx context.Context, reg *wire.Register, r store.Regis
 		return "", conflict(err)
 	}
 	return g.probe.ask(ctx, probe{
-		url: reg.AdvertiseURL, secret: reg.Secret, challenge: reg.Challenge, value: reg.ChallengeValue,
+		url: reg.AdvertiseURL, secret: reg.Secret, challenge: reg.Challenge, challengeValue: reg.ChallengeValue,
 		rules: r.BackendHosts,
 	})
 }

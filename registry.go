@@ -247,7 +247,7 @@ func (g *registry) check(ctx context.Context, s *lease, beat *wire.Heartbeat, wa
 	probing, cancel := context.WithDeadline(ctx, end.Add(-answerWithin/9))
 	defer cancel()
 	_, fault := g.probe.ask(probing, probe{
-		url: s.AdvertiseURL, secret: s.Secret, challenge: beat.Challenge, value: beat.ChallengeValue,
+		url: s.AdvertiseURL, secret: s.Secret, challenge: beat.Challenge, challengeValue: beat.ChallengeValue,
 		rules: s.BackendHosts, pinned: s.BackendAddr,
 	})
 	if degraded = fault != nil; degraded == was {
