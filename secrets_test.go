@@ -27,13 +27,17 @@ import (
 //
 //   - a wire.Secret, which == would compare by where it lies, and its text;
 //   - a variable, field, parameter or result that holds text or bytes and is
-//     named like one (secretName), or was set from a secret in the same function.
+//     named like one (secretName), or was set from a secret in the same function;
+//   - what a function returns that is named for signing (signer).
 //
 // A constant on the other side is no comparison of two secrets: tests for the
 // empty text are fine. Nor is a hash of a secret one (Secret.Sum): nobody can
 // choose it bit by bit. A session's id is none either: operators see it, and
 // nothing is opened by it alone.
 var secretName = regexp.MustCompile(`(?i)^(|.*[a-z])(secret|token|password|signature|credential|challenge|challengevalue|challengeanswer)$`)
+
+// signer is what functions are called that return a signature.
+var signer = regexp.MustCompile(`^([sS]ign|[mM]ac|MAC)$`)
 
 // comparing are functions that stop at the first difference.
 var comparing = map[string][]string{
@@ -173,8 +177,12 @@ func (c *comparisons) secret(e ast.Expr) bool {
 		if tv := c.info.Types[e.Fun]; tv.IsType() && len(e.Args) == 1 { // a conversion
 			return c.secret(e.Args[0])
 		}
-		sel, ok := ast.Unparen(e.Fun).(*ast.SelectorExpr)
-		return ok && sel.Sel.Name == "Reveal" && isSecret(c.info.TypeOf(sel.X))
+		switch fun := ast.Unparen(e.Fun).(type) {
+		case *ast.Ident:
+			return signer.MatchString(fun.Name)
+		case *ast.SelectorExpr:
+			return signer.MatchString(fun.Sel.Name) || fun.Sel.Name == "Reveal" && isSecret(c.info.TypeOf(fun.X))
+		}
 	}
 	return false
 }
@@ -279,12 +287,14 @@ var _, _, _, _, _, _, _ = bytes.Equal, slices.Contains[[]string], strings.Compar
 type Secret struct{ text *string }
 func (s Secret) Reveal() string { return *s.text }
 func (s Secret) Equal(o Secret) bool { return subtle.ConstantTimeCompare([]byte(s.Reveal()), []byte(o.Reveal())) == 1 }
+func sign(s Secret) string { return "" }
 type key struct{ token string; raw []byte; name string }
 func f(s, o Secret, k key, sessionSecret, given string, list []string, byText map[string]int, bySecret map[Secret]int) (_ bool) {
 `
 	for body, want := range map[string]string{
 		"return s == o":                                            "==",
 		"return s.Reveal() != given":                               "!=",
+		"return given != sign(s)":                                  "!=",
 		"return given == k.token":                                  "==",
 		"return sessionSecret < given":                             "<",
 		"x := s.Reveal(); y := x; return given == y":               "==",
