@@ -330,6 +330,9 @@ func TestAWorkerThatMissesTheNodesCertificateSeesNoRequest(t *testing.T) {
 		resp, answer := w.register(f)
 		require.Equal(t, http.StatusServiceUnavailable, resp.StatusCode, "%s: %v", name, answer)
 		require.Contains(t, said(logs), "tls: ", name)
+		f.register(&fake{}, w.client, func(r *store.Registration) { r.AdvertiseURL = w.url }).place("alice")
+		resp, _ = f.get("/counters/alice")
+		require.Contains(t, []int{http.StatusBadGateway, http.StatusServiceUnavailable}, resp.StatusCode, name)
 		require.Empty(t, w.seen(), name)
 	}
 }
