@@ -207,11 +207,12 @@ func (p proxies) appendForwarded(b []byte, r *http.Request) []byte {
 	return b
 }
 
-// hasToken reports whether a comma-separated line holds the token, in any case.
-func hasToken(line, token string) bool {
+// hasToken reports whether a comma-separated line holds a token of that name, in
+// any case.
+func hasToken(line, name string) bool {
 	for part := range strings.SplitSeq(line, ",") {
 		part, _, _ = strings.Cut(part, ";")
-		if strings.EqualFold(textproto.TrimString(part), token) {
+		if strings.EqualFold(textproto.TrimString(part), name) {
 			return true
 		}
 	}

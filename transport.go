@@ -56,9 +56,10 @@ func newTransport(model *http.Transport) *http.Transport {
 	t.Dial, t.DialTLS, t.DialTLSContext = nil, nil, nil
 	dial := t.DialContext
 	if dial == nil {
-		dial = (&net.Dialer{Timeout: dialTimeout, ControlContext: checkBeforeDial}).DialContext
+		dial = directDial(nil)
 	}
 	t.DialContext = dialer(dial)
+	onlyHTTP1(t)
 	t.DisableCompression = true
 	t.TLSHandshakeTimeout = cmp.Or(t.TLSHandshakeTimeout, tlsTimeout)
 	t.ExpectContinueTimeout = cmp.Or(t.ExpectContinueTimeout, continueTimeout)
@@ -68,6 +69,19 @@ func newTransport(model *http.Transport) *http.Transport {
 		t.IdleConnTimeout = idleTimeout
 	}
 	return t
+}
+
+// onlyHTTP1 has workers asked for HTTP/1.1 alone, whatever the model would
+// speak. HTTP/2 has no upgrades, and lets requests share a connection that is
+// closed when one of them may not use it.
+func onlyHTTP1(t *http.Transport) {
+	t.Protocols = new(http.Protocols)
+	t.Protocols.SetHTTP1(true)
+	if t.TLSClientConfig != nil {
+		// Asked for with HTTP/2 in the list, by the host or by net/http itself
+		// when it copied the model, a worker would answer in it.
+		t.TLSClientConfig.NextProtos = nil
+	}
 }
 
 // dialer checks once more where a connection leads, for a dialer of the host's
@@ -86,6 +100,13 @@ func dialer(dial func(ctx context.Context, network, addr string) (net.Conn, erro
 	}
 }
 
+// directDial dials by a resolver, nil for the machine's. Of the addresses of a
+// name, those that are not allowed are passed over before anything is sent to
+// them.
+func directDial(resolver *net.Resolver) func(ctx context.Context, network, addr string) (net.Conn, error) {
+	return (&net.Dialer{Timeout: dialTimeout, Resolver: resolver, ControlContext: checkBeforeDial}).DialContext
+}
+
 // checkBeforeDial is a net.Dialer's ControlContext.
 func checkBeforeDial(ctx context.Context, _, address string, _ syscall.RawConn) error {
 	ap, err := netip.ParseAddrPort(address)
@@ -100,6 +121,8 @@ type backend struct {
 	rules  []string
 	pinned string
 	addr   atomic.Pointer[netip.Addr] // where the connection leads
+	// choice is set when the name has an address that is allowed.
+	choice atomic.Bool
 }
 
 type backendKey struct{}
@@ -142,7 +165,11 @@ var errAddrNotAllowed = errors.New("the advertised name leads to an address that
 // check returns nil if a connection may lead to addr. A connection without an
 // address, such as a pipe of a host's own dialer, has nothing to check.
 func (b *backend) check(addr netip.Addr) error {
-	if b == nil || !addr.IsValid() || addr.String() == b.pinned {
+	if b == nil || !addr.IsValid() {
+		return nil
+	}
+	if addr.String() == b.pinned {
+		b.choice.Store(true)
 		return nil
 	}
 	rules, err := passport.ParseBackendRules(b.rules)
@@ -152,6 +179,7 @@ func (b *backend) check(addr netip.Addr) error {
 	if !rules.AllowsDial(addr, b.pinned) {
 		return errAddrNotAllowed
 	}
+	b.choice.Store(true)
 	return nil
 }
 
