@@ -70,7 +70,7 @@ func parseStatus(line string) (status int, minor byte, err error) {
 		}
 		status = status*10 + int(c-'0')
 	}
-	if status < 100 || !isLine(line) {
+	if status < 100 || !isValue(line) {
 		return 0, 0, malformed("status line")
 	}
 	return status, minor, nil
@@ -85,17 +85,13 @@ func parseFields(h Header, lines string) (Header, error) {
 		// before it; a space before the colon is read differently by different
 		// programs. Neither is a token.
 		name, value, ok := strings.Cut(line, ":")
-		if !ok || !isToken(name) || !isLine(value) {
+		if !ok || !isToken(name) || !isValue(value) {
 			return h, malformed("header line")
 		}
 		h = append(h, Field{Name: textproto.CanonicalMIMEHeaderKey(name), Value: textproto.TrimString(value)})
 	}
 	return h, nil
 }
-
-// isLine reports whether s, which has no line feed, is free of what some would
-// take for the end of a line.
-func isLine(s string) bool { return strings.IndexByte(s, '\r') < 0 && strings.IndexByte(s, 0) < 0 }
 
 // framing says where the body of an answer ends.
 type framing uint8
@@ -192,5 +188,5 @@ func parseChunk(line []byte) (int64, error) {
 // an extension.
 func endsChunkSize(rest []byte) bool {
 	after := strings.TrimLeft(string(rest), " \t")
-	return (after == "" || after[0] == ';') && isLine(after)
+	return (after == "" || after[0] == ';') && isValue(after)
 }

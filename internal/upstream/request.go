@@ -191,11 +191,12 @@ func isToken(s string) bool {
 	return s != ""
 }
 
-// isValue reports whether s can stand in a header line without ending it (RFC
-// 9110, section 5.5). Other control characters are dubious, but harmless.
+// isValue reports whether s can stand in a header line: no line ends in it, and
+// it has no other control characters, which some take for one (RFC 9110, section
+// 5.5).
 func isValue(s string) bool {
 	for i := range len(s) {
-		if c := s[i]; c == '\r' || c == '\n' || c == 0 {
+		if c := s[i]; c < ' ' && c != '\t' || c == 0x7f {
 			return false
 		}
 	}

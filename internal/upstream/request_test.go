@@ -75,7 +75,7 @@ func TestWhatWouldBeReadAsMoreThanOneRequestIsNotSent(t *testing.T) {
 		require.Equal(t, Error{Err: failure(t, err).Err}, *failure(t, err))
 	}
 	require.Zero(t, w.connections())
-	for _, field := range [][2]string{{"", "a"}, {"a b", "c"}, {"a:", "c"}, {"a", "b\r\nc: d"}, {"a", "b\n"}, {"a", "\x00"}, {"ä", "a"}} {
+	for _, field := range [][2]string{{"", "a"}, {"a b", "c"}, {"a:", "c"}, {"a", "b\r\nc: d"}, {"a", "b\n"}, {"a", "\x00"}, {"a", "\x0b"}, {"a", "\x7f"}, {"ä", "a"}} {
 		fields, ok := AppendField([]byte("x"), field[0], field[1])
 		require.False(t, ok, field)
 		require.Equal(t, "x", string(fields))

@@ -89,7 +89,7 @@ func TestAnAnswerThatCouldBeReadInTwoWaysIsAnError(t *testing.T) {
 		"HTTP/1.1 200 O\rK\r\n\r\n", "HTTP/1.1 200 O\x00K\r\n\r\n", "ICY 200 OK\r\n\r\n",
 		// Lines.
 		"HTTP/1.1 200 OK\nContent-Length: 0\n\n", ok + "Content-Length: 0\n\r\n", ok + "Content-Length: 0\r\n\n",
-		ok + "X: a\rContent-Length: 9\r\n\r\n", ok + "X: a\x00\r\n\r\n", ok + "X: a\r\n b\r\n\r\n", ok + "\tX: a\r\n\r\n",
+		ok + "X: a\rContent-Length: 9\r\n\r\n", ok + "X: a\x00\r\n\r\n", ok + "X: a\x0bb\r\n\r\n", ok + "X: \x7f\r\n\r\n", ok + "X: a\r\n b\r\n\r\n", ok + "\tX: a\r\n\r\n",
 		ok + "X : a\r\n\r\n", ok + "Content-Length : 0\r\n\r\n", ok + ": a\r\n\r\n", ok + "X\r\n\r\n", ok + "X a: b\r\n\r\n",
 		// Framing.
 		ok + "Content-Length: 1\r\nContent-Length: 2\r\n\r\nab", ok + "Content-Length: 1\r\ncontent-length: 1\r\n\r\na",

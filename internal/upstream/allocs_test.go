@@ -1,0 +1,41 @@
+package upstream
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Not parallel: it counts what the whole process allocates. The worker allocates
+// nothing.
+func TestAShortExchangeAllocatesLittle(t *testing.T) {
+	for name, limit := range map[string]float64{"GET": 5, "POST": 12} {
+		answer := []byte("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 4\r\n\r\nbody")
+		w := newTCPWorker(t, func(p *peer) {
+			buf := make([]byte, 64<<10)
+			for {
+				if _, err := p.Read(buf); err != nil {
+					return
+				}
+				if _, err := p.Write(answer); err != nil {
+					return
+				}
+			}
+		})
+		pool := w.pool()
+		get, post := w.request("GET", "/"), w.post("/", "text")
+		exchange := func() {
+			r := get
+			if name == "POST" {
+				r = post
+				r.Body, _ = r.Rewind()
+			}
+			resp, err := pool.Do(t.Context(), r)
+			require.NoError(t, err)
+			_, _ = resp.Next()
+			resp.Close()
+		}
+		exchange()
+		require.LessOrEqual(t, testing.AllocsPerRun(200, exchange), limit, name)
+	}
+}
