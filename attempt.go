@@ -180,6 +180,9 @@ func (e *exchange) trace(a *attempt) *httptrace.ClientTrace {
 			conn := workerConnOf(info.Conn)
 			r := reach{conn: conn}
 			if conn != nil {
+				if info.Reused {
+					conn.atRest(a.ctx)
+				}
 				r.before = conn.written.Load()
 			}
 			a.reach = append(a.reach, r)
