@@ -189,6 +189,32 @@ func TestAnExpectationReachesTheWorkerThatActsOnIt(t *testing.T) { // C11
 	}
 }
 
+// A refusal that no worker takes back is the final answer, without the body.
+func TestAnExpectationThatEverybodyRefusesCostsNoBody(t *testing.T) { // C11
+	t.Parallel()
+	refusing := func(h *hit) {
+		if h.method == "GET" {
+			h.ok("")
+			return
+		}
+		h.refuse() // without having read
+	}
+	f := newFront(t)
+	a, b := newFake(t, refusing), newFake(t, refusing)
+	sa := f.register(a, "a")
+	f.register(b, "b")
+	for i := range 50 {
+		id := fmt.Sprint("id-", i)
+		sa.place(id)
+		resp, _ := f.ask("POST /counters/" + id + " HTTP/1.1\r\nHost: p\r\nExpect: 100-continue\r\nContent-Length: 1048576\r\n\r\n").whole("POST")
+		require.Equal(t, 503, resp.StatusCode, "and no 100 before it")
+		require.Empty(t, resp.Header.Get(wire.HeaderRefusal))
+		resp, _ = f.get("/counters/" + id)
+		require.Equal(t, 200, resp.StatusCode)
+	}
+	require.EqualValues(t, 50, f.pb.counters.retries.Load())
+}
+
 func TestAWorkerThatIgnoresAnExpectationGetsTheBodyAfterAWhile(t *testing.T) {
 	t.Parallel()
 	f := newFront(t, func(s *setup) { s.opts.Transport = &http.Transport{ExpectContinueTimeout: 20 * time.Millisecond} })
