@@ -248,11 +248,22 @@ func TestARegistrationThatItsClientLeftBeforeTheAnswerIsReplaced(t *testing.T) {
 		}
 		return nil
 	})
-	_, err := n.try(ctx, "POST", "/registry/register", tokenWorker, w.registration())
+	held := fields{"instances": fields{"/a": []string{"x", "y"}}}
+	_, err := n.try(ctx, "POST", "/registry/register", tokenWorker, w.registration(held))
 	require.Error(t, err)
 	n.store.intercept(nil)
-	require.Equal(t, http.StatusOK, w.register().status)
+	lost, _ := n.owner("/a", "x")
+	require.NotEmpty(t, lost, "it was recorded, and its answer is lost")
+	a := w.register(held) // it knows of no earlier session
+	require.Equal(t, http.StatusOK, a.status)
+	require.Nil(t, a.field(t, "duplicates"))
+	require.NotEqual(t, lost, w.session)
 	require.Equal(t, w.session, w.listed()["sessionId"])
+	for _, id := range []string{"x", "y"} {
+		owner, _ := n.owner("/a", id)
+		require.Equal(t, w.session, owner)
+	}
+	require.Equal(t, true, w.heartbeat(fields{"sessionId": lost}).field(t, "reregister"))
 	require.Equal(t, http.StatusOK, w.heartbeat().status)
 }
 
