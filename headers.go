@@ -124,6 +124,15 @@ func (p proxies) workerHeader(r *http.Request, who *passport.Identity) http.Head
 	if _, ok := h["User-Agent"]; !ok {
 		h["User-Agent"] = nil // else the transport would send its own
 	}
+	for _, name := range []string{"Idempotency-Key", "X-Idempotency-Key"} {
+		// The transport repeats a request that has one of them by itself, also
+		// when the worker may have carried it out. It does not look for them in
+		// lower case.
+		if values, ok := h[name]; ok {
+			delete(h, name)
+			h[strings.ToLower(name)] = values
+		}
+	}
 	p.setForwarded(h, r)
 	return h
 }

@@ -177,6 +177,7 @@ func TestARequestTargetCannotSteerTheProxy(t *testing.T) { // C09
 	require.Equal(t, "/counters/alice/value", w.only().target)
 	require.GreaterOrEqual(t, status("CONNECT 127.0.0.1:6379 HTTP/1.1\r\nHost: p\r\n\r\n"), 400)
 	require.Equal(t, http.StatusNotImplemented, status("CONNECT /counters/alice/x HTTP/1.1\r\nHost: p\r\n\r\n"))
+	require.Equal(t, http.StatusBadRequest, status("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"))
 	require.Less(t, status("OPTIONS * HTTP/1.1\r\nHost: p\r\n\r\n"), 500)
 	require.Equal(t, http.StatusBadRequest, status("GET /counters/http://127.0.0.1:6379/ HTTP/1.1\r\nHost: p\r\n\r\n"))
 	require.Equal(t, http.StatusBadRequest, status("GET /counters/alice/x#frag HTTP/1.1\r\nHost: p\r\n\r\n"))

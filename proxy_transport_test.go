@@ -164,3 +164,29 @@ func TestTheLossOfAConnectionEndsItsBodyButNotOnTheNextOne(t *testing.T) {
 	first.carry(body)
 	require.ErrorIs(t, read(body), errConnLost, "it was closed before")
 }
+
+// What a worker may have carried out is not sent again, whatever the client says
+// of repeating it: that is the client's to do.
+func TestARequestThatWasSentIsNotRepeatedForItsHeaders(t *testing.T) {
+	t.Parallel()
+	f := newFront(t)
+	w := newFake(t, func(h *hit) {
+		if h.body(); h.method == "GET" {
+			h.ok("")
+			return
+		}
+		h.last = true // dies over it
+	})
+	f.register(w, "a")
+	for _, name := range []string{"Idempotency-Key", "X-Idempotency-Key"} {
+		for _, body := range []string{"", "body"} {
+			f.get("/counters/alice") // so that there is a connection to use again
+			before := len(w.seen())
+			resp, _ := f.post("/counters/alice", body, name+": once")
+			require.Equal(t, http.StatusBadGateway, resp.StatusCode)
+			hits := w.seen()[before:]
+			require.Len(t, hits, 1, "%s %q", name, body)
+			require.Equal(t, []string{"once"}, hits[0].header[name])
+		}
+	}
+}
