@@ -42,7 +42,7 @@ func packages(t *testing.T) []pkg {
 	return list
 }
 
-// Leases are judged by Redis' clock alone: nodes whose clocks differ by minutes
+// C43: leases are judged by Redis' clock alone: nodes whose clocks differ by minutes
 // must agree on them.
 func TestTheRedisStoreReadsNoClockOfItsNode(t *testing.T) {
 	t.Parallel()

@@ -3,6 +3,7 @@ package pinboard
 import (
 	"crypto/rand"
 	"fmt"
+	"io"
 	mrand "math/rand/v2"
 	"net/http"
 	"strings"
@@ -206,13 +207,19 @@ func TestAnExpectationThatEverybodyRefusesCostsNoBody(t *testing.T) { // C11
 	for i := range 50 {
 		id := fmt.Sprint("id-", i)
 		sa.place(id)
-		resp, _ := f.ask("POST /counters/" + id + " HTTP/1.1\r\nHost: p\r\nExpect: 100-continue\r\nContent-Length: 1048576\r\n\r\n").whole("POST")
+		c := f.ask("POST /counters/" + id + " HTTP/1.1\r\nHost: p\r\nExpect: 100-continue\r\nContent-Length: 1048576\r\n\r\n")
+		resp, _ := c.whole("POST")
 		require.Equal(t, 503, resp.StatusCode, "and no 100 before it")
 		require.Empty(t, resp.Header.Get(wire.HeaderRefusal))
+		require.True(t, resp.Close, "what comes now is the body, not a request")
+		_, _ = io.WriteString(c.Conn, smuggled)
+		rest, _ := c.rest()
+		require.Empty(t, rest)
 		resp, _ = f.get("/counters/" + id)
 		require.Equal(t, 200, resp.StatusCode)
 	}
 	require.EqualValues(t, 50, f.pb.counters.retries.Load())
+	require.NotContains(t, a.bytes()+b.bytes(), "smuggled")
 }
 
 func TestAWorkerThatIgnoresAnExpectationGetsTheBodyAfterAWhile(t *testing.T) {

@@ -59,7 +59,7 @@ func TestRetryAfterReplacesTheBaseAndDoubles(t *testing.T) {
 	}
 }
 
-// A fleet that lost its pinboard for three minutes spreads out, at the cap of
+// C49: a fleet that lost its pinboard for three minutes spreads out, at the cap of
 // the back-off too, and comes back spread out (fleetdm/fleet#53357,
 // gravitational/teleport#6889).
 func TestAFleetSpreadsItsRegistrations(t *testing.T) {

@@ -114,7 +114,7 @@ func (h *hammered) run(ctx context.Context, base string, round int) {
 	}
 }
 
-// A node that is killed between any two steps leaves no key behind that makes a
+// C43: a node that is killed between any two steps leaves no key behind that makes a
 // worker live for ever.
 func TestANodeThatIsKilledLeavesNoImmortalWorker(t *testing.T) {
 	t.Parallel()

@@ -95,7 +95,7 @@ func (s *steadily) answered() int {
 	return s.seen["200"]
 }
 
-// Digests of scripts that the node remembers are worth nothing after a flush or
+// C36: digests of scripts that the node remembers are worth nothing after a flush or
 // a restart of Redis.
 func TestScriptsThatRedisForgotAreLoadedUnderLoad(t *testing.T) {
 	t.Parallel()
@@ -142,7 +142,7 @@ func TestScriptsThatRedisForgotAreLoadedUnderLoad(t *testing.T) {
 	}
 }
 
-// A Redis that is frozen keeps its connections, and answers nothing: no call
+// C38: a Redis that is frozen keeps its connections, and answers nothing: no call
 // waits for it, since it stays frozen until all of them are answered.
 func TestNoCallWaitsForAFrozenRedis(t *testing.T) {
 	t.Parallel()
@@ -208,7 +208,7 @@ func TestNoCallWaitsForAFrozenRedis(t *testing.T) {
 	require.False(t, f.nodes[0].ended())
 }
 
-// An outage of Redis that outlasts every lease is no reason to restart anybody:
+// C48: an outage of Redis that outlasts every lease is no reason to restart anybody:
 // nodes and workers say that they are alive, and not ready; what lived lives on,
 // and a drain is what it was.
 func TestAnOutageOfRedisRestartsNobodyAndUndrainsNobody(t *testing.T) {

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// On SIGTERM a worker goes on serving what lives on it, takes nothing new, hands
+// C51: on SIGTERM a worker goes on serving what lives on it, takes nothing new, hands
 // what is idle over at once, and ends what is left at the drain's deadline. No
 // client sees an error but a 503 that says when to come back.
 func TestASIGTERMUnderLoadHandsOverAndEndsAtItsDeadline(t *testing.T) {
