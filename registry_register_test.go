@@ -242,18 +242,25 @@ func TestARegistrationThatItsClientLeftBeforeTheAnswerIsReplaced(t *testing.T) {
 	n := serveRegNode(t, Options{})
 	w := n.worker()
 	ctx, leave := context.WithCancel(t.Context())
+	left := make(chan struct{})
 	n.store.intercept(func(_ context.Context, op string) error {
 		if op == "Register" {
 			leave()
+			<-left
 		}
 		return nil
 	})
 	held := fields{"instances": fields{"/a": []string{"x", "y"}}}
 	_, err := n.try(ctx, "POST", "/registry/register", tokenWorker, w.registration(held))
+	close(left)
 	require.Error(t, err)
 	n.store.intercept(nil)
-	lost, _ := n.owner("/a", "x")
-	require.NotEmpty(t, lost, "it was recorded, and its answer is lost")
+	var lost string
+	require.Eventually(t, func() bool {
+		row, err := n.store.Lookup(t.Context(), "/a", "x")
+		lost = row.SessionID
+		return err == nil
+	}, patience, time.Millisecond, "it was recorded, and its answer is lost")
 	a := w.register(held) // it knows of no earlier session
 	require.Equal(t, http.StatusOK, a.status)
 	require.Nil(t, a.field(t, "duplicates"))
