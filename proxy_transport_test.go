@@ -2,6 +2,7 @@ package pinboard
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -188,5 +189,41 @@ func TestARequestThatWasSentIsNotRepeatedForItsHeaders(t *testing.T) {
 			require.Len(t, hits, 1, "%s %q", name, body)
 			require.Equal(t, []string{"once"}, hits[0].header[name])
 		}
+	}
+}
+
+// A connection that was kept may have been closed under a request, which is why
+// the transport repeats a safe one. A request that the worker dies over must not
+// go over all kept connections for that.
+func TestASafeRequestIsSentOnceMoreAtMost(t *testing.T) {
+	t.Parallel()
+	const kept = 5
+	f := newFront(t)
+	gate := make(chan struct{})
+	w := newFake(t, func(h *hit) {
+		body := h.body()
+		if strings.HasSuffix(h.target, "/dies") {
+			h.last = true
+			return
+		}
+		<-gate
+		h.ok(body)
+	})
+	f.register(w, "a")
+	for _, body := range []string{"", "body"} {
+		clients := make([]*client, kept)
+		for i := range clients {
+			clients[i] = f.ask("GET /counters/alice HTTP/1.1\r\nHost: p\r\nConnection: close\r\n\r\n")
+		}
+		for range clients {
+			gate <- struct{}{}
+		}
+		for _, c := range clients {
+			c.whole("GET")
+		}
+		before := len(w.seen())
+		resp, _ := f.ask(fmt.Sprintf("GET /counters/alice/dies HTTP/1.1\r\nHost: p\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s", len(body), body)).whole("GET")
+		require.Equal(t, http.StatusBadGateway, resp.StatusCode)
+		require.Len(t, w.seen(), before+2, "%q", body)
 	}
 }

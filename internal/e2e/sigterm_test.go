@@ -16,7 +16,7 @@ func TestASIGTERMUnderLoadHandsOverAndEndsAtItsDeadline(t *testing.T) {
 	t.Parallel()
 	const rooms, streams = 20, 5
 	f := newFleet(t, redis)
-	ws := f.startWorkers(t, plan{kind: golang, drain: "4"}, plan{kind: golang, headroom: 1})
+	ws := f.startWorkers(t, plan{kind: golang, drain: "6"}, plan{kind: golang, headroom: 1})
 	a, b := ws[0], ws[1]
 	before := map[string]state{}
 	var placed []string
