@@ -68,6 +68,9 @@ func (x *proxy) admit(r *http.Request, t target) (call, error) {
 	if r.Method == http.MethodConnect {
 		return call{}, refuse(http.StatusNotImplemented, "CONNECT is not for an instance")
 	}
+	if !isToken(r.Method) { // HTTP/2 lets it through; a worker's request line would break
+		return call{}, refuse(http.StatusBadRequest, "the method is malformed")
+	}
 	inst, err := t.instance()
 	if err != nil {
 		return call{}, err

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/netip"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -200,6 +201,10 @@ type workerConn struct {
 	// written is the number of bytes that left for the worker.
 	written atomic.Int64
 	body    atomic.Pointer[hop.Reader] // of the request that is on it
+
+	mu      sync.Mutex
+	reading bool          // somebody waits for bytes
+	rest    chan struct{} // if not nil, closed once somebody does, or at the end
 }
 
 var errConnLost = errors.New("the connection to the worker was lost")
@@ -221,6 +226,50 @@ func (c *workerConn) drop() {
 	}
 }
 
+// Read notes that all that came before was looked at.
+func (c *workerConn) Read(p []byte) (int, error) {
+	c.setReading(true)
+	defer c.setReading(false)
+	return c.Conn.Read(p)
+}
+
+func (c *workerConn) setReading(reading bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.reading = reading
+	c.wake()
+}
+
+// wake lets go who waits in atRest, if that is over. The caller holds the lock.
+func (c *workerConn) wake() {
+	if c.rest != nil && (c.reading || c.closed.Load()) {
+		close(c.rest)
+		c.rest = nil
+	}
+}
+
+// atRest waits until the transport has looked at all that the worker sent with
+// its last answer, before another request is written. It puts a connection back
+// into its pool first and looks then: what a worker sends beyond an answer, as a
+// body where none may be, would pass for the answer to that request, which may be
+// another client's. When it looks in time it gives the connection up.
+func (c *workerConn) atRest(ctx context.Context) {
+	c.mu.Lock()
+	if c.reading || c.closed.Load() {
+		c.mu.Unlock()
+		return
+	}
+	if c.rest == nil {
+		c.rest = make(chan struct{})
+	}
+	rest := c.rest
+	c.mu.Unlock()
+	select {
+	case <-rest:
+	case <-ctx.Done():
+	}
+}
+
 // Write counts what leaves, before it does: whoever looks sees too much rather
 // than too little.
 func (c *workerConn) Write(p []byte) (int, error) {
@@ -233,6 +282,9 @@ func (c *workerConn) Write(p []byte) (int, error) {
 // Close closes the connection and ends what carry says.
 func (c *workerConn) Close() error {
 	c.closed.Store(true)
+	c.mu.Lock()
+	c.wake()
+	c.mu.Unlock()
 	c.drop()
 	return c.Conn.Close()
 }
