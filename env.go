@@ -108,6 +108,10 @@ func (r *reader) redis(name string) (*rueidis.ClientOption, *Store) {
 	return option, nil
 }
 
+// topologyEvery is how often a node asks Sentinels or a Cluster who is a master,
+// besides being told.
+const topologyEvery = 5 * time.Second
+
 // parseRedisURL does what rueidis.ParseURL does, and takes several hosts. Its
 // errors never hold the URL, which may hold a password.
 func parseRedisURL(text string) (*rueidis.ClientOption, error) {
@@ -150,6 +154,10 @@ func parseRedisURL(text string) (*rueidis.ClientOption, error) {
 	// A frozen connection is given up after this time; look-ups do not wait
 	// for it, they have their own.
 	option.ConnWriteTimeout = cmp.Or(option.ConnWriteTimeout, 5*time.Second)
+	// Who misses the one message of a failover would otherwise go on writing to
+	// a master that has been replaced.
+	option.Sentinel.TopologyRefreshInterval = topologyEvery
+	option.ClusterOption.ShardsRefreshInterval = topologyEvery
 	return &option, nil
 }
 
