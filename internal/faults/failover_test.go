@@ -70,7 +70,7 @@ func TestASentinelFailoverWhileTheOldMasterIsWrittenToStaysInItsWindow(t *testin
 
 func testSentinelFailover(t *testing.T, how failing) {
 	var s sentinels
-	f := newFleet(t, plan{workers: workerCount, lease: outlasting, idle: idle, lawless: -1, store: s.start})
+	f := newFleet(t, plan{workers: workerCount, lease: outlasting, idle: 2 * outlasting, lawless: -1, store: s.start})
 	l := startLoad(t, f, 1)
 	f.requireRecovered(t, l) // a new store's quarantine is longer than what is to be lost
 	lost := map[int]faults.Ack{}
@@ -85,7 +85,7 @@ func TestClusterFailoversThatLoseWritesStayInTheirWindows(t *testing.T) {
 	t.Parallel()
 	var c cluster
 	f := newFleet(t, plan{
-		workers: workerCount, lease: outlasting, idle: idle, lawless: -1, store: c.start,
+		workers: workerCount, lease: outlasting, idle: 2 * outlasting, lawless: -1, store: c.start,
 		namespaces: []string{"/rooms", "/halls", "/decks", "/lofts", "/yards", "/barns"},
 	})
 	l := startLoad(t, f, 1)
