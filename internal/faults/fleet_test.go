@@ -73,6 +73,7 @@ type fleet struct {
 type node struct {
 	*process
 	starts  int
+	clock   *wallClock
 	addr    atomic.Value // string: where the process listens
 	down    atomic.Bool  // nothing listens there
 	number  int
@@ -90,6 +91,7 @@ type slot struct {
 	number  int
 	starts  int
 	lawless bool
+	clock   *wallClock
 	addr    atomic.Value // string: where the process listens
 
 	from [nodeCount]faults.Link // each node to it
@@ -187,7 +189,7 @@ func (f *fleet) newGate(t *testing.T, route faults.Route) *faults.Gate {
 
 func (f *fleet) newNode(t *testing.T, number int) *node {
 	t.Helper()
-	n := &node{number: number}
+	n := &node{number: number, clock: newWallClock(t, f.dir, fmt.Sprintf("node-%d", number))}
 	n.addr.Store("")
 	n.down.Store(true)
 	n.toGate = f.newGate(t, func(*net.TCPAddr) (*faults.Link, string) { return &n.store, f.redis.Addr() })
@@ -200,7 +202,7 @@ func (f *fleet) newNode(t *testing.T, number int) *node {
 func (f *fleet) startNode(t *testing.T, n *node) {
 	t.Helper()
 	n.process = start(t, f.dir, fmt.Sprintf("node-%d.%d", n.number, n.starts), []string{
-		"PINBOARD_PASSPORT=" + passportDocument, "FAULTS_TOKEN=" + f.token,
+		"PINBOARD_PASSPORT=" + passportDocument, "FAULTS_TOKEN=" + f.token, "FAULTS_CLOCK=" + n.clock.path,
 		"REDIS_URL=" + f.url(n), "PORT=0",
 		"PINBOARD_TRUSTED_PROXIES=127.0.0.0/8",
 		"PINBOARD_LEASE_TTL_MS=" + strconv.FormatInt(f.lease.Milliseconds(), 10),
@@ -230,7 +232,7 @@ func (n *node) killNode() {
 
 func (f *fleet) newSlot(t *testing.T, number int) *slot {
 	t.Helper()
-	s := &slot{number: number}
+	s := &slot{number: number, clock: newWallClock(t, f.dir, fmt.Sprintf("worker-%d", number))}
 	s.addr.Store("")
 	s.gate = f.newGate(t, func(peer *net.TCPAddr) (*faults.Link, string) {
 		pids := make([]int, nodeCount)
@@ -271,7 +273,7 @@ func (f *fleet) startWorker(t *testing.T, s *slot) {
 	s.starts++
 	env := []string{
 		"APP_PROCESS=" + name, "APP_JOURNAL=" + filepath.Join(f.dir, name+".journal"),
-		"APP_NAMESPACES=" + strings.Join(f.namespaces, ","),
+		"APP_NAMESPACES=" + strings.Join(f.namespaces, ","), "FAULTS_CLOCK=" + s.clock.path,
 		"APP_PINBOARD_URL=http://" + s.out.Addr(), "APP_TOKEN=" + f.token, "APP_ADVERTISE_URL=http://" + s.gate.Addr(),
 		// Not all at one beat, else they would all come back from a flush at once.
 		"APP_HEARTBEAT=" + inSeconds(heartbeat-time.Duration(s.number)*heartbeat/20), "APP_BUFFER=" + inSeconds(buffer), "APP_LEASE=" + inSeconds(f.lease),
