@@ -12,10 +12,15 @@ import logging
 import os
 import signal
 import socket
+import struct
 import sys
 import time
 from contextlib import asynccontextmanager
 from typing import Any, AsyncIterator
+
+WALL, CLOCK = time.time, os.open(os.environ["FAULTS_CLOCK"], os.O_RDONLY)
+# Before anybody takes it: the wall clock, off by what the file says.
+time.time = lambda: WALL() + struct.unpack("=q", os.pread(CLOCK, 8, 0))[0]
 
 import httpx
 import pinned.pinboard.registration as registration
