@@ -4,6 +4,7 @@ package faults_test
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"net/http"
 	"os"
@@ -126,8 +127,8 @@ func (c *redisClock) step(t *testing.T, by time.Duration) {
 }
 
 // TestASteppedClockOfRedis steps the wall clock of Redis' host, while clients
-// write and ask for new ids, and workers are cut off from pinboard: a lease that
-// Redis ended early is then not renewed in time, and its owner serves on.
+// write, one worker is not heard and another one is killed. The one whose lease
+// Redis ends early serves on; the other one's must not be held for live.
 func TestASteppedClockOfRedis(t *testing.T) {
 	t.Parallel()
 	var clock redisClock
@@ -141,12 +142,15 @@ func TestASteppedClockOfRedis(t *testing.T) {
 		steps = append(steps, time.Hour, 0, 20*time.Second, -20*time.Second, 0, -time.Hour, time.Hour)
 	}
 	for _, by := range steps {
-		s := f.workers[random.IntN(workerCount)]
-		heal := f.inflict(t, faults.Step{Fault: faults.WorkerUnheard, Target: s.number})
-		done = append(done, timed{at: faults.Now(), what: "Redis' clock is off by " + by.String() + ", unheard is " + s.name})
+		unheard := f.workers[random.IntN(workerCount)]
+		dead := f.workers[(unheard.number+1)%workerCount]
+		hear := f.inflict(t, faults.Step{Fault: faults.WorkerUnheard, Target: unheard.number})
+		revive := f.inflict(t, faults.Step{Fault: faults.WorkerKilled, Target: dead.number})
+		done = append(done, timed{at: faults.Now(), what: fmt.Sprintf("Redis' clock is off by %v, %s is unheard, %s is killed", by, unheard.name, dead.name)})
 		clock.step(t, by)
 		waitUntil(faults.Now() + f.lease)
-		heal()
+		hear()
+		revive()
 		f.requireRecovered(t, l)
 	}
 	acks := l.end()

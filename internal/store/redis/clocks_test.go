@@ -31,8 +31,9 @@ func TestAClockSetForwardPlacesNothingForALease(t *testing.T) {
 	b.lapse(t, "s1")
 	b.join(t, "s2", "another client", 1)
 	b.apply(t, state{sid: "s2", version: 1, takes: true, renew: 60_000, headroom: 5})
-	for _, id := range []string{"x", "z"} {
+	for i, id := range []string{"x", "z"} {
 		res := b.ask(t, id)
+		require.Equal(t, i == 0, res.ClockSet, "told once")
 		require.Equal(t, store.Quarantined, res.Outcome, "forgotten owners may serve %s", id)
 		require.Greater(t, res.Left, time.Duration(b.lease)*time.Millisecond/2)
 	}

@@ -36,6 +36,7 @@ func (d *directory) Resolve(ctx context.Context, req store.Request) (store.Resul
 			continue
 		}
 		res := result(outcome, a)
+		res.ClockSet = set && outcome == store.Quarantined
 		if outcome == store.Placed || outcome == store.Quarantined {
 			d.clocks.heard(bucket, sent, a.int())
 		}
