@@ -4,7 +4,6 @@ package faults_test
 
 import (
 	"context"
-	"slices"
 	"testing"
 	"time"
 
@@ -73,9 +72,9 @@ func testSentinelFailover(t *testing.T, how failing) {
 	f := newFleet(t, plan{workers: workerCount, lease: outlasting, idle: 2 * outlasting, lawless: -1, store: s.start})
 	l := startLoad(t, f, 1)
 	f.requireRecovered(t, l) // a new store's quarantine is longer than what is to be lost
-	lost := map[int]faults.Ack{}
-	window := f.failOver(t, l, s.members[0], s.members[1], how, lost)
-	f.requireInWindows(t, l, lost, window)
+	r := replacements{lost: map[int]faults.Ack{}}
+	f.failOver(t, l, s.members[0], s.members[1], how, &r)
+	f.requireInWindows(t, l, r)
 }
 
 // TestClusterFailoversThatLoseWritesStayInTheirWindows has each master of a
@@ -90,29 +89,37 @@ func TestClusterFailoversThatLoseWritesStayInTheirWindows(t *testing.T) {
 	})
 	l := startLoad(t, f, 1)
 	f.requireRecovered(t, l)
-	lost := map[int]faults.Ack{}
-	var windows []faults.Failover
+	r := replacements{lost: map[int]faults.Ack{}}
 	for i, how := range []failing{killed, ordered("FORCE"), ordered("TAKEOVER")} {
-		windows = append(windows, f.failOver(t, l, c.members[i], c.members[shards+i], how, lost))
+		f.failOver(t, l, c.members[i], c.members[shards+i], how, &r)
 		// Only what is replaced once can be told apart.
 		f.requireRecovered(t, l)
 	}
-	f.requireInWindows(t, l, lost, windows...)
+	f.requireInWindows(t, l, r)
+}
+
+// replacements are what the failovers of a run have done.
+type replacements struct {
+	windows []faults.Failover
+	lost    map[int]faults.Ack // ids placed in what was lost, by number
+	// quick: after one of them, all of its ids were served again while each
+	// session that the replica knew of was live.
+	quick bool
 }
 
 // failOver has a master replaced by a replica that did not see what was written
-// last: ids are placed in it, of which those are added to lost that were acked.
-func (f *fleet) failOver(t *testing.T, l *load, master, replica *member, how failing, lost map[int]faults.Ack) faults.Failover {
+// last: ids are placed in it.
+func (f *fleet) failOver(t *testing.T, l *load, master, replica *member, how failing, r *replacements) {
 	t.Helper()
 	master.copies.Cut()
 	from := faults.Now()
-	before := len(lost)
+	before := len(r.lost)
 	await(t, "ids are placed that the replica does not hear of", func() bool {
 		number := l.unused()
 		if a, err := l.operate(context.Background(), f.nodes[0], number, 0); err == nil {
-			lost[number] = a
+			r.lost[number] = a
 		}
-		return len(lost) == before+lostIDs
+		return len(r.lost) == before+lostIDs
 	})
 	taken := how.fail(t, master, replica)
 	await(t, "the replica is the master", replica.master)
@@ -122,18 +129,19 @@ func (f *fleet) failOver(t *testing.T, l *load, master, replica *member, how fai
 
 	// The same ids again, for clients that would have them elsewhere.
 	l.shift.Add(1000)
-	for number := range lost {
+	for number := range r.lost {
 		await(t, f.idOf(number)+" is served again", func() bool {
 			_, err := l.operate(context.Background(), f.nodes[1], number, 0)
 			return err == nil
 		})
 	}
-	return faults.Failover{From: from, To: to, Taken: taken, Window: f.lease}
+	r.windows = append(r.windows, faults.Failover{From: from, To: to, Taken: taken, Window: f.lease})
+	r.quick = r.quick || faults.Now()-from < f.lease-2*heartbeat
 }
 
 // requireInWindows ends the run, and checks that what was violated was so within
 // the windows.
-func (f *fleet) requireInWindows(t *testing.T, l *load, lost map[int]faults.Ack, windows ...faults.Failover) {
+func (f *fleet) requireInWindows(t *testing.T, l *load, r replacements) {
 	t.Helper()
 	waitUntil(faults.Now() + f.lease) // for owners of before to be heard of, if they are
 	f.requireRecovered(t, l)
@@ -141,19 +149,18 @@ func (f *fleet) requireInWindows(t *testing.T, l *load, lost map[int]faults.Ack,
 	f.stop()
 	h := f.history(t, acks)
 	outside := faults.Check(h)
-	h.Failovers = windows
+	h.Failovers = r.windows
 	var done []timed
-	for _, w := range windows {
+	for _, w := range r.windows {
 		done = append(done, timed{at: w.From, what: "a replica hears nothing any more"}, timed{at: w.To, what: "and is the master now"})
 	}
 	report(t, faults.Check(h), done)
-	quick := func(w faults.Failover) bool { return w.To-w.From < f.lease-2*heartbeat }
-	if slices.ContainsFunc(windows, quick) { // else all leases of before were over
+	if r.quick { // else the leases of before may have been over
 		require.NotEmpty(t, outside, "something was placed twice")
 	}
-	twice, longest := overlaps(h, lost, windows[0].Taken)
+	twice, longest := overlaps(h, r.lost, r.windows[0].Taken)
 	t.Logf("answers: %v; of %d ids placed in lost writes %d were placed a second time; the first owner lived on for up to %v",
-		l.statuses, len(lost), twice, longest)
+		l.statuses, len(r.lost), twice, longest)
 	f.requireCleanOutputs(t)
 }
 
