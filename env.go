@@ -39,6 +39,9 @@ type Environment struct {
 //	PINBOARD_AFFINITY_BALANCE_FACTOR  default 2
 //	PINBOARD_TRUSTED_PROXIES          comma-separated CIDRs, default none
 //
+// and one for each of Limits, and for the connections of Environment, with their
+// defaults: docs/operating.md lists them.
+//
 // REDIS_URL takes user, password and database as usual. Several hosts,
 // separated by commas, are nodes of one Redis Cluster, or Sentinels if the
 // parameter master_set names a master. The error joins one error for each
@@ -55,6 +58,7 @@ func ReadEnvironment(lookup func(string) (string, bool)) (Environment, error) {
 	env.Options.PlacementHold = time.Duration(hold) * time.Millisecond
 	env.Options.Affinity.BalanceFactor = r.fraction("PINBOARD_AFFINITY_BALANCE_FACTOR", 2, 1, 1e9)
 	env.Options.TrustedProxies = r.prefixes("PINBOARD_TRUSTED_PROXIES")
+	r.limits(&env.Options.Limits)
 	return env, errors.Join(r.faults...)
 }
 

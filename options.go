@@ -72,10 +72,15 @@ type Options struct {
 	// default 100, or MaxHeld if that is less.
 	MaxHeldPerID int
 
+	// Limits bound what a node spends on clients and workers. Default: see
+	// there.
+	Limits Limits
+
 	// Transport is the model for connections to workers: its TLS settings and
 	// limits are taken over. It is copied, never used itself; its Proxy is
-	// ignored, workers are dialled directly. Default: a transport with
-	// 128 idle connections per worker.
+	// ignored, workers are dialled directly. What is set in Limits goes before
+	// what it says, and that before the defaults of Limits. Default: a transport
+	// with 128 idle connections per worker.
 	Transport *http.Transport
 
 	// Logger gets what operators should know. Default: silent.
@@ -152,6 +157,7 @@ func (o Options) withDefaults() Options {
 	if o.MaxHeldPerID == 0 {
 		o.MaxHeldPerID = min(100, o.MaxHeld)
 	}
+	o.Limits.fill(o.Transport)
 	if o.Logger == nil {
 		o.Logger = zap.NewNop()
 	}
@@ -203,6 +209,7 @@ func (o *Options) validate() error {
 	} else if o.MaxHeldPerID < 0 || o.MaxHeldPerID > o.MaxHeld {
 		fault("MaxHeldPerID is %d, must be from 1 to MaxHeld, which is %d", o.MaxHeldPerID, o.MaxHeld)
 	}
+	o.Limits.check(fault)
 	return errors.Join(faults...)
 }
 
