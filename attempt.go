@@ -222,7 +222,7 @@ func (e *exchange) lost(a *attempt, err error) error {
 	switch cause := context.Cause(a.ctx); {
 	case e.r.Context().Err() != nil:
 		e.x.debug("the client left", &e.call, a.lease)
-		return gone(e.r)
+		return e.gone()
 	case errors.Is(cause, errAnswerLate) && a.sent():
 		return e.tooLate(a, cause)
 	case errors.Is(cause, errAnswerLate):

@@ -1,9 +1,12 @@
 package pinboard
 
 import (
+	"errors"
 	"maps"
 	"net/http"
+	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/pinboard-go/pinboard/internal/hop"
@@ -43,6 +46,7 @@ type exchange struct {
 	// awaiting bounds the waits for the client's body, writing those for the
 	// client to read; freed gives back what the body may keep.
 	awaiting, writing *stall
+	slow              atomic.Bool // the client let the worker wait for too long
 	freed             func()
 
 	// mu guards what happens before the answer on the transport's goroutines.
@@ -75,7 +79,7 @@ func newExchange(x *proxy, w http.ResponseWriter, r *http.Request, t target, c c
 		var keep int
 		keep, e.freed = x.p.limiter.keep(x.p.opts.ReplayBuffer, r.ContentLength)
 		e.body = hop.NewBody(source{e}, keep)
-		e.awaiting = newStall(x.p.opts.Limits.BodyPause, func() { _ = e.rc.SetReadDeadline(longAgo) })
+		e.awaiting = newStall(x.p.opts.Limits.BodyPause, e.tooSlow)
 		e.expects = r.ProtoAtLeast(1, 1) && r.Header.Get(headerExpect) != ""
 		// Read now: the server fills them in while the body is read.
 		e.trailers = make(http.Header)
@@ -142,7 +146,7 @@ func (e *exchange) try(rt route) outcome {
 		var err error
 		if rt, err = e.x.p.placer.resolve(e.r.Context(), e.call.ask); err != nil {
 			if e.r.Context().Err() != nil {
-				err = gone(e.r)
+				err = e.gone()
 			}
 			return outcome{err: err}
 		}
@@ -231,6 +235,21 @@ func (e *exchange) inform(status int, header http.Header) {
 	e.writing.rest()
 	clear(h)
 	maps.Copy(h, kept)
+}
+
+// tooSlow ends a read of the client's body.
+func (e *exchange) tooSlow() {
+	e.slow.Store(true)
+	_ = e.rc.SetReadDeadline(longAgo)
+}
+
+// gone answers a request whose context has ended: also because its body did not
+// come in time, which to the server is as good as a client that has left.
+func (e *exchange) gone() error {
+	if e.slow.Load() || e.body != nil && errors.Is(e.body.Err(), os.ErrDeadlineExceeded) {
+		return clientFault(os.ErrDeadlineExceeded)
+	}
+	return gone(e.r)
 }
 
 // source is the client's body.
