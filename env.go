@@ -26,6 +26,13 @@ type Environment struct {
 	Redis *rueidis.ClientOption
 	// Port is the TCP port to listen on; 0 picks a free one.
 	Port uint16
+	// MaxConnections is how many connections of clients may be open at once.
+	// Default 0: 20,000, or as many as the process has files for, at two for
+	// each.
+	MaxConnections int
+	// MaxConnectionsPerAddress is how many of them one address may have, or one
+	// /64 of IPv6; Options.TrustedProxies may have all. Default 0: half of them.
+	MaxConnectionsPerAddress int
 }
 
 // ReadEnvironment reads the variables of the standalone server with lookup,
@@ -59,6 +66,8 @@ func ReadEnvironment(lookup func(string) (string, bool)) (Environment, error) {
 	env.Options.Affinity.BalanceFactor = r.fraction("PINBOARD_AFFINITY_BALANCE_FACTOR", 2, 1, 1e9)
 	env.Options.TrustedProxies = r.prefixes("PINBOARD_TRUSTED_PROXIES")
 	r.limits(&env.Options.Limits)
+	env.MaxConnections = int(r.number("PINBOARD_MAX_CONNECTIONS", 0, 1, maxRequests))
+	env.MaxConnectionsPerAddress = int(r.number("PINBOARD_MAX_CONNECTIONS_PER_ADDRESS", 0, 1, maxRequests))
 	return env, errors.Join(r.faults...)
 }
 

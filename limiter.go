@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sync/semaphore"
 
+	"github.com/pinboard-go/pinboard/internal/quota"
 	"github.com/pinboard-go/pinboard/internal/wire"
 	"github.com/pinboard-go/pinboard/passport"
 )
@@ -22,9 +23,6 @@ const (
 	slotPatience = time.Second
 	// slotEvery is how often it looks for one.
 	slotEvery = 20 * time.Millisecond
-	// siteBits is the length of the IPv6 prefix that counts as one client: what
-	// a single customer gets.
-	siteBits = 64
 )
 
 var (
@@ -45,10 +43,10 @@ var (
 type limiter struct {
 	limits Limits
 
-	requests      *quota[netip.Prefix] // of the data plane, by client address
-	ids           *quota[heldName]
-	registrations *quota[credential]
-	probes        *quota[credential]
+	requests      *quota.Quota[netip.Prefix] // of the data plane, by client address
+	ids           *quota.Quota[heldName]
+	registrations *quota.Quota[credential]
+	probes        *quota.Quota[credential]
 	bodies        *semaphore.Weighted // bytes of bodies of workers' calls
 	replay        atomic.Int64        // bytes that replay buffers may hold
 }
@@ -63,10 +61,10 @@ func credentialOf(who *passport.Identity) credential {
 func newLimiter(l Limits) *limiter {
 	return &limiter{
 		limits:        l,
-		requests:      newQuota[netip.Prefix](l.Requests, l.RequestsPerAddress),
-		ids:           newQuota[heldName](l.Requests, l.RequestsPerID),
-		registrations: newQuota[credential](l.Registrations, l.RegistrationsPerKey),
-		probes:        newQuota[credential](l.Probes, l.ProbesPerKey),
+		requests:      quota.New[netip.Prefix](l.Requests, l.RequestsPerAddress),
+		ids:           quota.New[heldName](l.Requests, l.RequestsPerID),
+		registrations: quota.New[credential](l.Registrations, l.RegistrationsPerKey),
+		probes:        quota.New[credential](l.Probes, l.ProbesPerKey),
 		bodies:        semaphore.NewWeighted(l.RegistryBytes),
 	}
 }
@@ -110,36 +108,23 @@ func (l *limiter) boundBody(w http.ResponseWriter, r *http.Request) error {
 
 // enter counts a request of the data plane by its client's address.
 func (l *limiter) enter(addr netip.Addr) (leave func(), err error) {
-	site := siteOf(addr)
-	switch err := l.requests.take(site); {
-	case errors.Is(err, errShare):
+	site := quota.Site(addr)
+	switch err := l.requests.Take(site); {
+	case errors.Is(err, quota.ErrShare):
 		return nil, errBusyAddress
 	case err != nil:
 		return nil, errBusyNode
 	}
-	return func() { l.requests.give(site) }, nil
-}
-
-// siteOf returns what counts as one client; the zero Prefix for no address.
-func siteOf(addr netip.Addr) netip.Prefix {
-	if !addr.IsValid() {
-		return netip.Prefix{}
-	}
-	bits := addr.BitLen()
-	if addr.Is6() {
-		bits = siteBits
-	}
-	site, _ := addr.WithZone("").Prefix(bits) // in range
-	return site
+	return func() { l.requests.Give(site) }, nil
 }
 
 // enterID counts a request that was let in by its instance.
 func (l *limiter) enterID(a ask) (leave func(), err error) {
 	name := a.heldName()
-	if l.ids.take(name) != nil {
+	if l.ids.Take(name) != nil {
 		return nil, errBusyID
 	}
-	return func() { l.ids.give(name) }, nil
+	return func() { l.ids.Give(name) }, nil
 }
 
 // keep returns how much of a body may be kept for a second worker, which must be
@@ -163,24 +148,24 @@ func (l *limiter) register(ctx context.Context, who *passport.Identity) (done fu
 	defer cancel()
 	tick := time.NewTicker(slotEvery)
 	defer tick.Stop()
-	for l.registrations.take(key) != nil {
+	for l.registrations.Take(key) != nil {
 		select {
 		case <-ctx.Done():
 			return nil, errBusyRegistry
 		case <-tick.C:
 		}
 	}
-	return func() { l.registrations.give(key) }, nil
+	return func() { l.registrations.Give(key) }, nil
 }
 
 // probe reports whether a heartbeat may probe its worker; then done must be
 // called.
 func (l *limiter) probe(who *passport.Identity) (done func(), ok bool) {
 	key := credentialOf(who)
-	if l.probes.take(key) != nil {
+	if l.probes.Take(key) != nil {
 		return nil, false
 	}
-	return func() { l.probes.give(key) }, true
+	return func() { l.probes.Give(key) }, true
 }
 
 // body waits until the body of a worker's call may be read: length is what the
@@ -211,3 +196,7 @@ func (l *limiter) checkInstances(reg *wire.Register) error {
 	}
 	return nil
 }
+
+// Limits returns the limits of the node, defaults filled in: for the host's
+// server, whose MaxHeaderBytes has to leave room for URLBytes and HeaderBytes.
+func (p *Pinboard) Limits() Limits { return p.opts.Limits }

@@ -59,9 +59,11 @@ func newLimited(t *testing.T, opts Options, handler func(*hit)) *limited {
 		b.worker.stop()
 		_ = server.Close()
 		require.NoError(t, b.pb.Shutdown(context.Background()))
-		require.Zero(t, b.pb.limiter.requests.total)
-		require.Empty(t, b.pb.limiter.requests.of)
-		require.Empty(t, b.pb.limiter.ids.of)
+		for _, in := range []interface{ Use() (int, int) }{b.pb.limiter.requests, b.pb.limiter.ids} {
+			total, keys := in.Use()
+			require.Zero(t, total)
+			require.Zero(t, keys)
+		}
 		require.Zero(t, b.pb.limiter.replay.Load())
 		require.Zero(t, b.pb.counters.proxying.Load())
 	})

@@ -201,16 +201,12 @@ func TestOpenRequestsAreBound(t *testing.T) {
 		served("/counters/a", from("192.0.2.1"))
 	}
 	require.Eventually(t, func() bool {
-		l := f.pb.limiter
-		l.requests.mu.Lock()
-		defer l.requests.mu.Unlock()
-		return l.requests.total == 0 && len(l.requests.of) == 0
+		total, addresses := f.pb.limiter.requests.Use()
+		return total == 0 && addresses == 0
 	}, patience, time.Millisecond)
 	require.Eventually(t, func() bool {
-		l := f.pb.limiter
-		l.ids.mu.Lock()
-		defer l.ids.mu.Unlock()
-		return len(l.ids.of) == 0
+		total, ids := f.pb.limiter.ids.Use()
+		return total == 0 && ids == 0
 	}, patience, time.Millisecond)
 }
 
@@ -240,27 +236,6 @@ func TestWithoutRoomForItsBodyARequestIsSentButOnce(t *testing.T) {
 		resp, _ = f.get("/counters/alice")
 		require.Equal(t, http.StatusOK, resp.StatusCode, "the row was freed")
 		require.Eventually(t, func() bool { return f.pb.limiter.replay.Load() == 0 }, patience, time.Millisecond)
-	}
-}
-
-func TestAQuotaIsFullOrOnesShareIs(t *testing.T) {
-	t.Parallel()
-	q := newQuota[string](3, 2)
-	for _, key := range []string{"a", "a"} {
-		require.NoError(t, q.take(key))
-	}
-	require.ErrorIs(t, q.take("a"), errShare)
-	require.NoError(t, q.take(""))
-	require.ErrorIs(t, q.take("b"), errFull)
-	q.give("a")
-	require.NoError(t, q.take("b"))
-	for _, key := range []string{"a", "b", ""} {
-		q.give(key)
-	}
-	require.Zero(t, q.total)
-	require.Empty(t, q.of)
-	for range 3 {
-		require.NoError(t, q.take(""), "nobody has no share")
 	}
 }
 

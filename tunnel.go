@@ -220,7 +220,7 @@ func reset(conn net.Conn) {
 	if t, ok := conn.(*tls.Conn); ok {
 		conn = t.NetConn() // nor an orderly end of TLS
 	}
-	if tcp, ok := conn.(*net.TCPConn); ok {
+	if tcp, ok := conn.(interface{ SetLinger(sec int) error }); ok { // a host may wrap it
 		_ = tcp.SetLinger(0)
 	}
 	_ = conn.Close()
