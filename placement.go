@@ -254,6 +254,9 @@ func (p *placer) refresh(ctx context.Context, i instance) error {
 	}
 	p.viewsMu.Lock()
 	defer p.viewsMu.Unlock()
+	if len(p.views) >= maxBound {
+		clear(p.views) // each is read again when it is needed
+	}
 	p.views[p.bucket(i)] = view
 	return nil
 }
