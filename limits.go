@@ -51,6 +51,11 @@ type Limits struct {
 	// RequestsPerID is how many of them one instance may have; others are a
 	// 503. Default half of Requests.
 	RequestsPerID int
+	// PlacementsPerAddress is how many new ids one client address, or one /64 of
+	// IPv6, may have placed in a minute; others are a 429, ids that have an
+	// owner are served. Set it where a namespace is open to anybody: each new id
+	// is an instance on a worker. At most 10 million, default 0: no limit.
+	PlacementsPerAddress int
 	// ReplayBytes bounds what all ReplayBuffers hold together. Bodies beyond it
 	// are sent all the same, but cannot be sent a second time. At most 1 TiB,
 	// default 64 MiB.
@@ -166,6 +171,7 @@ func (l *Limits) fields(model *http.Transport) []limit {
 		count("Requests", "PINBOARD_MAX_REQUESTS", &l.Requests, 20_000, maxRequests),
 		count("RequestsPerAddress", "PINBOARD_MAX_REQUESTS_PER_ADDRESS", &l.RequestsPerAddress, half(&l.Requests, 20_000), maxRequests),
 		count("RequestsPerID", "PINBOARD_MAX_REQUESTS_PER_ID", &l.RequestsPerID, half(&l.Requests, 20_000), maxRequests),
+		{"PlacementsPerAddress", "PINBOARD_MAX_PLACEMENTS_PER_ADDRESS", &l.PlacementsPerAddress, 0, 0, maxRequests},
 		size("ReplayBytes", "PINBOARD_MAX_REPLAY_BYTES", &l.ReplayBytes, 64*mib, 1, tib),
 		span("DialTimeout", "PINBOARD_DIAL_TIMEOUT_MS", &l.DialTimeout, 2*time.Second, least, time.Hour),
 		span("TLSTimeout", "PINBOARD_TLS_TIMEOUT_MS", &l.TLSTimeout, given(model.TLSHandshakeTimeout, 5*time.Second), least, time.Hour),

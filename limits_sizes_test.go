@@ -1,6 +1,7 @@
 package pinboard
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"net/netip"
@@ -264,4 +265,72 @@ func TestAStallEndsOnlyWhatIsWatched(t *testing.T) {
 		s.rest()
 		s.stop()
 	})
+}
+
+func TestNewIDsOfOneAddressAreBound(t *testing.T) {
+	t.Parallel()
+	from := func(addr string) string { return "X-Forwarded-For: " + addr }
+	f := newFront(t, func(s *setup) {
+		s.opts.Limits = Limits{PlacementsPerAddress: 2}
+		s.opts.TrustedProxies = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
+	})
+	w := newFake(t, nil)
+	owner := f.register(w, "a")
+	owner.place("placed")
+	mine, other := from("192.0.2.1"), from("192.0.2.2")
+	for _, c := range []struct {
+		path, from string
+		status     int
+	}{
+		{"/counters/a", mine, 200},
+		{"/counters/b", mine, 200},
+		{"/counters/c", mine, 429},
+		{"/counters/a", mine, 200},
+		{"/counters/placed", mine, 200},
+		{"/nobodys/c", mine, 404},
+		{"/counters/c", other, 200},
+		{"/counters/c", mine, 200},
+		{"/counters/d", other, 200},
+		{"/counters/e", other, 429},
+	} {
+		resp, body := f.get(c.path, c.from)
+		require.Equal(t, c.status, resp.StatusCode, "%s %s: %s", c.path, c.from, body)
+		if c.status == http.StatusTooManyRequests {
+			require.Contains(t, errorOf(t, body), "your address")
+			require.Regexp(t, `^[1-9][0-9]?$`, resp.Header.Get("Retry-After"))
+		}
+	}
+	f.pb.placer.made.mu.Lock()
+	f.pb.placer.made.began = time.Now().Add(-placementSpan)
+	f.pb.placer.made.mu.Unlock()
+	resp, _ := f.get("/counters/e", other)
+	require.Equal(t, http.StatusOK, resp.StatusCode, "in the next minute")
+}
+
+func TestPlacementsAreCountedForSoManyAddressesOnly(t *testing.T) {
+	t.Parallel()
+	p := placements{limit: 1}
+	site := func(i int) netip.Prefix {
+		return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), 32)
+	}
+	for i := range maxSites {
+		require.NoError(t, p.mayPlace(site(i)))
+		p.placed(site(i))
+	}
+	require.NoError(t, p.mayPlace(site(maxSites)))
+	p.placed(site(maxSites))
+	require.Error(t, p.mayPlace(site(maxSites+1)), "it counts together with the one before")
+	require.LessOrEqual(t, len(p.of), maxSites+1)
+	require.NoError(t, p.mayPlace(netip.Prefix{}))
+}
+
+// To the server a client whose body does not come has gone: it has not.
+func TestAClientThatIsTooSlowIsNotOneThatHasLeft(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	e := &exchange{r: (&http.Request{}).WithContext(ctx)}
+	require.Equal(t, statusClientGone, asRefusal(e.gone()).status)
+	e.slow.Store(true)
+	require.Equal(t, http.StatusRequestTimeout, asRefusal(e.gone()).status)
 }

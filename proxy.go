@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap/zapcore"
 
 	"github.com/pinboard-go/pinboard/internal/attest"
+	"github.com/pinboard-go/pinboard/internal/quota"
 	"github.com/pinboard-go/pinboard/internal/wire"
 	"github.com/pinboard-go/pinboard/passport"
 )
@@ -125,8 +126,9 @@ func (x *proxy) admit(r *http.Request, t target) (call, error) {
 	if who != nil {
 		c.claims.Account = &attest.Account{Subject: who.Subject, Scopes: who.Scopes, Claims: who.Claims}
 	}
+	addr := proxies(x.p.opts.TrustedProxies).clientAddr(r)
+	c.site = quota.Site(addr)
 	c.key = func() (string, bool) {
-		addr := proxies(x.p.opts.TrustedProxies).clientAddr(r)
 		return x.p.affinityKey(t.original(seen), Client{Addr: addr, Identity: who})
 	}
 	return c, nil
