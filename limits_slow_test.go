@@ -236,13 +236,13 @@ func TestAWorkerThatDoesNotReadOrAnswerIsAGatewayTimeoutAndSlowsNobody(t *testin
 // use it up.
 func TestTheTimeToAnswerIsTheWorkersOwn(t *testing.T) {
 	t.Parallel()
-	inLimits(t, Limits{AnswerTimeout: time.Minute}, func(h *hit) {
+	inLimits(t, Limits{AnswerTimeout: 30 * time.Second}, func(h *hit) {
 		length := len(h.body())
 		for range 3 {
-			time.Sleep(59 * time.Second)
+			time.Sleep(29 * time.Second)
 			h.send("HTTP/1.1 102 Processing\r\n\r\n")
 		}
-		time.Sleep(59 * time.Second)
+		time.Sleep(29 * time.Second)
 		h.ok(strconv.Itoa(length))
 	}, func(t *testing.T, b *limited) {
 		c := b.ask("POST /counters/alice HTTP/1.1\r\nHost: p\r\nContent-Length: 10\r\n\r\n")
