@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"go.uber.org/zap"
 	"golang.org/x/sync/semaphore"
 
 	"github.com/pinboard-go/pinboard/internal/quota"
@@ -23,6 +24,8 @@ const (
 	slotPatience = time.Second
 	// slotEvery is how often it looks for one.
 	slotEvery = 20 * time.Millisecond
+	// tellEvery is how often the log tells of requests that are too many.
+	tellEvery = 10 * time.Second
 )
 
 var (
@@ -49,6 +52,15 @@ type limiter struct {
 	probes        *quota.Quota[credential]
 	bodies        *semaphore.Weighted // bytes of bodies of workers' calls
 	replay        atomic.Int64        // bytes that replay buffers may hold
+	told          atomic.Int64        // when the log last told of requests too many, in Unix ns
+}
+
+// tell has the log say, once in a while, that requests are turned away.
+func (l *limiter) tell(log *zap.Logger, why error) {
+	last, now := l.told.Load(), time.Now().UnixNano()
+	if now-last >= int64(tellEvery) && l.told.CompareAndSwap(last, now) {
+		log.Warn("requests are turned away", zap.Error(why))
+	}
 }
 
 // credential names whose call it is.

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/pinboard-go/pinboard/passport"
 )
@@ -155,8 +157,10 @@ func (f *front) waiting(path string, headers ...string) *client {
 func TestOpenRequestsAreBound(t *testing.T) {
 	t.Parallel()
 	from := func(addr string) string { return "X-Forwarded-For: " + addr }
+	core, said := observer.New(zap.WarnLevel)
 	f := newFront(t, func(s *setup) {
 		s.opts.Limits = Limits{Requests: 5, RequestsPerAddress: 3, RequestsPerID: 2}
+		s.opts.Logger = zap.New(core)
 		s.opts.TrustedProxies = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
 	})
 	w := newFake(t, func(h *hit) {
@@ -194,6 +198,8 @@ func TestOpenRequestsAreBound(t *testing.T) {
 	}
 	refused(429, "your address", "/counters/b/quick", from("2001:db8::f"))
 	refused(503, "this node", "/counters/b/quick", from("2001:db8:0:1::f"))
+	require.EqualValues(t, 3, f.pb.counters.turnedAway.Load())
+	require.Equal(t, 1, said.FilterMessage("requests are turned away").Len(), "once in a while")
 	for _, c := range held {
 		require.NoError(t, c.Close())
 	}

@@ -20,6 +20,11 @@ func (p *Pinboard) turnAway(w http.ResponseWriter, r *http.Request, err error) {
 	if hasBody(r) {
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(refusedLinger))
 	}
+	switch err {
+	case errBusyNode, errBusyID, errBusyAddress:
+		p.counters.turnedAway.Add(1)
+		p.limiter.tell(p.log, err)
+	}
 	p.writeRefusal(w, r, err)
 }
 
