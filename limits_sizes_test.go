@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -249,24 +250,24 @@ func TestWithoutRoomForItsBodyARequestIsSentButOnce(t *testing.T) {
 func TestAStallEndsOnlyWhatIsWatched(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		ended := 0
-		s := newStall(time.Minute, func() { ended++ })
+		var ended atomic.Int64
+		s := newStall(time.Minute, func() { ended.Add(1) })
 		for range 3 {
 			s.watch()
 			time.Sleep(59 * time.Second)
 		}
 		s.rest()
 		time.Sleep(time.Hour)
-		require.Zero(t, ended)
+		require.Zero(t, ended.Load())
 		s.watch()
 		time.Sleep(time.Hour)
-		require.Equal(t, 1, ended, "once")
+		require.EqualValues(t, 1, ended.Load(), "once")
 		s.watch()
 		s.stop()
 		s.watch()
 		time.Sleep(time.Hour)
-		require.Equal(t, 1, ended)
-		s = newStall(0, func() { ended++ })
+		require.EqualValues(t, 1, ended.Load())
+		s = newStall(0, func() { ended.Add(1) })
 		s.watch()
 		s.rest()
 		s.stop()
