@@ -38,6 +38,10 @@ type attempt struct {
 	resp  *http.Response
 	// fault is set if the answer broke off before any of it was relayed.
 	fault error
+	// late bounds the wait for the answer's header.
+	late *stall
+	// informed is the number of informational answers so far.
+	informed int
 }
 
 // reach is a connection, and how much had been written to it.
@@ -70,8 +74,11 @@ func (e *exchange) send(rt route) (*attempt, error) {
 	e.tried = rt
 	a := &attempt{route: rt}
 	a.flow, a.ctx, a.done = e.x.p.leases.open(e.r.Context(), rt.lease)
+	a.late = newStall(e.answerTime(), func() { a.flow.cancel(errAnswerLate) })
+	defer a.late.stop()
 	req, err := e.request(a)
 	if err == nil {
+		a.late.watch()
 		if a.resp, err = e.x.transport.RoundTrip(req); err != nil {
 			err = e.lost(a, err)
 		}
@@ -81,6 +88,14 @@ func (e *exchange) send(rt route) (*attempt, error) {
 		return nil, err
 	}
 	return a, nil
+}
+
+// answerTime is how long a worker may take to begin its answer.
+func (e *exchange) answerTime() time.Duration {
+	if e.upgrade {
+		return e.x.p.opts.Limits.UpgradeTimeout
+	}
+	return e.x.p.opts.Limits.AnswerTimeout
 }
 
 // close ends the attempt, whether or not its answer was read. It may be called
@@ -148,7 +163,7 @@ func (e *exchange) attachBody(req *http.Request, a *attempt) error {
 		}
 		body.OnEOF(func() { copyTrailers(trailers, e.r.Trailer) })
 		a.body = body
-		return body, nil
+		return awaited{body, a.late}, nil
 	}
 	body, err := open()
 	if err != nil {
@@ -206,6 +221,10 @@ func (e *exchange) trace(a *attempt) *httptrace.ClientTrace {
 			}
 		},
 		Got1xxResponse: func(status int, header textproto.MIMEHeader) error {
+			if a.informed++; a.informed > e.x.p.opts.Limits.Informational {
+				return errTooInformative
+			}
+			a.late.watch()
 			e.inform(status, http.Header(header))
 			return nil
 		},
@@ -217,7 +236,11 @@ func (e *exchange) lost(a *attempt, err error) error {
 	switch cause := context.Cause(a.ctx); {
 	case e.r.Context().Err() != nil:
 		e.x.debug("the client left", &e.call, a.lease)
-		return gone(e.r)
+		return e.gone()
+	case errors.Is(cause, errAnswerLate) && a.sent():
+		return e.tooLate(a, cause)
+	case errors.Is(cause, errAnswerLate):
+		return notNow("the owner does not answer", time.Second)
 	case cause != nil && a.sent():
 		// Not a 503, which clients repeat by themselves: the owner may be at
 		// work on it.
@@ -242,8 +265,20 @@ func (e *exchange) lost(a *attempt, err error) error {
 		ref.moving = !a.sent()
 		return ref
 	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return e.tooLate(a, err)
+	}
 	e.x.info("the connection to the owner was lost", &e.call, a.lease, zap.Error(err))
 	return refuse(http.StatusBadGateway, "the connection to the owner was lost")
+}
+
+var errTooInformative = errors.New("too many informational answers")
+
+// tooLate answers for a worker that does not read the request or does not answer
+// it, and may yet do both.
+func (e *exchange) tooLate(a *attempt, err error) error {
+	e.x.info("the owner keeps a request waiting for too long", &e.call, a.lease, zap.Error(err))
+	return refuse(http.StatusGatewayTimeout, "the owner has not answered in time")
 }
 
 // clientFault answers for a body that could not be read.

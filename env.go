@@ -26,6 +26,13 @@ type Environment struct {
 	Redis *rueidis.ClientOption
 	// Port is the TCP port to listen on; 0 picks a free one.
 	Port uint16
+	// MaxConnections is how many connections of clients may be open at once.
+	// Default 0: 20,000, or as many as the process has files for, at two for
+	// each.
+	MaxConnections int
+	// MaxConnectionsPerAddress is how many of them one address may have, or one
+	// /64 of IPv6; Options.TrustedProxies may have all. Default 0: half of them.
+	MaxConnectionsPerAddress int
 }
 
 // ReadEnvironment reads the variables of the standalone server with lookup,
@@ -38,6 +45,9 @@ type Environment struct {
 //	PINBOARD_PLACEMENT_HOLD_MS        default 0: off
 //	PINBOARD_AFFINITY_BALANCE_FACTOR  default 2
 //	PINBOARD_TRUSTED_PROXIES          comma-separated CIDRs, default none
+//
+// and one for each of Limits, and for the connections of Environment, with their
+// defaults: docs/operating.md lists them.
 //
 // REDIS_URL takes user, password and database as usual. Several hosts,
 // separated by commas, are nodes of one Redis Cluster, or Sentinels if the
@@ -56,6 +66,9 @@ func ReadEnvironment(lookup func(string) (string, bool)) (Environment, error) {
 	env.Options.PlacementHold = time.Duration(hold) * time.Millisecond
 	env.Options.Affinity.BalanceFactor = r.fraction("PINBOARD_AFFINITY_BALANCE_FACTOR", 2, 1, 1e9)
 	env.Options.TrustedProxies = r.prefixes("PINBOARD_TRUSTED_PROXIES")
+	r.limits(&env.Options.Limits)
+	env.MaxConnections = int(r.number("PINBOARD_MAX_CONNECTIONS", 0, 1, maxRequests))
+	env.MaxConnectionsPerAddress = int(r.number("PINBOARD_MAX_CONNECTIONS_PER_ADDRESS", 0, 1, maxRequests))
 	return env, errors.Join(r.faults...)
 }
 

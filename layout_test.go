@@ -43,8 +43,9 @@ func packages(t *testing.T) []pkg {
 }
 
 // C43: leases are judged by Redis' clock alone: nodes whose clocks differ by minutes
-// must agree on them.
-func TestTheRedisStoreReadsNoClockOfItsNode(t *testing.T) {
+// must agree on them. The node's monotonic clock measures one thing, how far
+// Redis' clock went between two answers.
+func TestTheRedisStoreReadsNoWallClockOfItsNode(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("internal/store/redis/*.go")
 	require.NoError(t, err)
@@ -57,9 +58,12 @@ func TestTheRedisStoreReadsNoClockOfItsNode(t *testing.T) {
 		require.NoError(t, err)
 		ast.Inspect(file, func(n ast.Node) bool {
 			if call, ok := n.(*ast.SelectorExpr); ok {
+				require.NotContains(t, []string{"Unix", "UnixMilli", "UnixMicro", "UnixNano"}, call.Sel.Name, name)
 				if of, ok := call.X.(*ast.Ident); ok && of.Name == "time" {
-					require.NotContains(t, []string{"Now", "Since", "Until"}, call.Sel.Name, name)
 					looked++
+					if filepath.Base(name) != "resolve.go" {
+						require.NotContains(t, []string{"Now", "Since", "Until"}, call.Sel.Name, name)
+					}
 				}
 			}
 			return true

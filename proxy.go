@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap/zapcore"
 
 	"github.com/pinboard-go/pinboard/internal/attest"
+	"github.com/pinboard-go/pinboard/internal/quota"
 	"github.com/pinboard-go/pinboard/internal/wire"
 	"github.com/pinboard-go/pinboard/passport"
 )
@@ -45,12 +46,38 @@ var errClientGone = refuse(statusClientGone, "the client has gone")
 // serve answers one request of the data plane. It panics with
 // http.ErrAbortHandler to cut an answer short that has begun.
 func (x *proxy) serve(w http.ResponseWriter, r *http.Request, t target) {
-	c, err := x.admit(r, t)
+	leave, err := x.enter(w, r)
 	if err != nil {
-		x.p.writeRefusal(w, r, err)
+		x.p.turnAway(w, r, err)
 		return
 	}
-	newExchange(x, w, r, t, c).run()
+	defer leave()
+	c, err := x.admit(r, t)
+	if err != nil {
+		x.p.turnAway(w, r, err)
+		return
+	}
+	leaveID, err := x.p.limiter.enterID(c.ask)
+	if err != nil {
+		x.p.turnAway(w, r, err)
+		return
+	}
+	defer leaveID()
+	e := newExchange(x, w, r, t, c)
+	defer e.release()
+	e.run()
+}
+
+// enter counts a request, and returns a refusal for one that is too large or one
+// too many.
+func (x *proxy) enter(w http.ResponseWriter, r *http.Request) (leave func(), err error) {
+	if err := x.p.limiter.checkHeader(r); err != nil {
+		return nil, err
+	}
+	if err := x.p.limiter.boundBody(w, r); err != nil {
+		return nil, err
+	}
+	return x.p.limiter.enter(proxies(x.p.opts.TrustedProxies).clientAddr(r))
 }
 
 // gone answers a request whose context has ended: the client has left or, if
@@ -102,8 +129,9 @@ func (x *proxy) admit(r *http.Request, t target) (call, error) {
 	if who != nil {
 		c.claims.Account = &attest.Account{Subject: who.Subject, Scopes: who.Scopes, Claims: who.Claims}
 	}
+	addr := proxies(x.p.opts.TrustedProxies).clientAddr(r)
+	c.site = quota.Site(addr)
 	c.key = func() (string, bool) {
-		addr := proxies(x.p.opts.TrustedProxies).clientAddr(r)
 		return x.p.affinityKey(t.original(seen), Client{Addr: addr, Identity: who})
 	}
 	return c, nil

@@ -220,7 +220,9 @@ func TestEveryMethodIsForwarded(t *testing.T) {
 
 func TestManyLargeHeadersPassBothWays(t *testing.T) {
 	t.Parallel()
-	f := newFront(t)
+	f := newFront(t, func(s *setup) {
+		s.opts.Limits = Limits{HeaderBytes: mib, HeaderLines: 210, AnswerHeaderBytes: mib}
+	})
 	headers := make([]string, 200)
 	for i := range headers {
 		headers[i] = "X-Large-" + strconv.Itoa(i) + ": " + strings.Repeat("v", 3000)
@@ -240,7 +242,7 @@ func TestAnAnswerWithTooLargeAHeaderIsABadGateway(t *testing.T) {
 	t.Parallel()
 	f := newFront(t)
 	w := newFake(t, func(h *hit) {
-		h.ok("", "X-Large: "+strings.Repeat("v", maxAnswerHeader+1))
+		h.ok("", "X-Large: "+strings.Repeat("v", 64*kib+1))
 		h.gone()
 	})
 	f.register(w, "a")

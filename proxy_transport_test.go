@@ -19,15 +19,15 @@ import (
 func TestAnIdleTimeShorterThanUvicornsIsKept(t *testing.T) {
 	t.Parallel()
 	long := &http.Transport{IdleConnTimeout: time.Hour, MaxIdleConnsPerHost: 3, Proxy: http.ProxyFromEnvironment}
-	made := newTransport(long)
+	made := newTransport(long, standardLimits())
 	require.Equal(t, idleTimeout, made.IdleConnTimeout)
 	require.Less(t, idleTimeout, 5*time.Second)
 	require.Equal(t, 3, made.MaxIdleConnsPerHost)
 	require.Nil(t, made.Proxy)
 	require.True(t, made.DisableCompression)
 	require.NotNil(t, long.Proxy, "the model is left alone")
-	require.Equal(t, time.Second, newTransport(&http.Transport{IdleConnTimeout: time.Second}).IdleConnTimeout)
-	require.Equal(t, maxIdlePerWorker, newTransport(nil).MaxIdleConnsPerHost)
+	require.Equal(t, time.Second, newTransport(&http.Transport{IdleConnTimeout: time.Second}, standardLimits()).IdleConnTimeout)
+	require.Equal(t, maxIdlePerWorker, newTransport(nil, standardLimits()).MaxIdleConnsPerHost)
 }
 
 // dialTo resolves every name to one address, as a dialer of the host's.
@@ -119,7 +119,7 @@ func (movedConn) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(192, 0
 func TestTheDialledAddressIsKnown(t *testing.T) {
 	t.Parallel()
 	w := newFake(t, nil)
-	transport := newTransport(nil)
+	transport := newTransport(nil, standardLimits())
 	t.Cleanup(transport.CloseIdleConnections)
 	ctx := withBackend(t.Context(), []string{"localhost"}, "")
 	require.Empty(t, dialledAddr(ctx))

@@ -65,7 +65,10 @@ func (a *attempt) detail() string {
 	if !strings.EqualFold(strings.TrimSpace(kind), "application/json") || a.resp.ContentLength > maxDetail {
 		return ""
 	}
+	late := newStall(a.late.limit, func() { a.flow.cancel(errAnswerLate) })
+	late.watch()
 	head, err := io.ReadAll(io.LimitReader(a.resp.Body, maxDetail+1))
+	late.stop()
 	if err != nil {
 		a.fault = err
 		return ""

@@ -121,12 +121,16 @@ func (e *exchange) copyBody(a *attempt) error {
 	buf := hop.GetBuffer(resp.ContentLength)
 	defer buf.Put()
 	flushed := e.flushHead(resp)
+	silent := newStall(e.x.p.opts.Limits.Silence, func() { a.flow.cancel(errSilent) })
+	defer silent.stop()
 	for {
+		silent.watch()
 		n, err := resp.Body.Read(buf.Space())
+		silent.rest()
 		flushed()
 		if n > 0 {
-			if _, err := e.w.Write(buf.Space()[:n]); err != nil {
-				return &clientError{err}
+			if err := e.write(buf.Space()[:n]); err != nil {
+				return err
 			}
 			buf.Took(n)
 		}
@@ -142,7 +146,18 @@ func (e *exchange) copyBody(a *attempt) error {
 	}
 }
 
+func (e *exchange) write(p []byte) error {
+	e.writing.watch()
+	defer e.writing.rest()
+	if _, err := e.w.Write(p); err != nil {
+		return &clientError{err}
+	}
+	return nil
+}
+
 func (e *exchange) flush() error {
+	e.writing.watch()
+	defer e.writing.rest()
 	if err := e.rc.Flush(); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return &clientError{err}
 	}
@@ -179,7 +194,7 @@ func (e *exchange) flushHead(resp *http.Response) (written func()) {
 func (e *exchange) logCut(a *attempt, err error) {
 	_, client := errors.AsType[*clientError](err)
 	switch cause := context.Cause(a.ctx); {
-	case errors.Is(cause, errOwnerEnded), errors.Is(cause, errNodeStops):
+	case errors.Is(cause, errOwnerEnded), errors.Is(cause, errNodeStops), errors.Is(cause, errSilent):
 		e.x.info("an answer was cut", &e.call, a.lease, zap.Error(cause))
 	case client || e.r.Context().Err() != nil:
 		e.x.debug("the client left during the answer", &e.call, a.lease)

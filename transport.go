@@ -20,8 +20,6 @@ import (
 )
 
 const (
-	dialTimeout = 2 * time.Second
-	tlsTimeout  = 5 * time.Second
 	// idleTimeout is shorter than the 5 s after which uvicorn closes an idle
 	// connection: it must not do so under a request (protocol §5).
 	idleTimeout = 4 * time.Second
@@ -29,13 +27,12 @@ const (
 	// answers "Expect: 100-continue".
 	continueTimeout  = 5 * time.Second
 	maxIdlePerWorker = 128
-	maxAnswerHeader  = 1 << 20 // bytes
 )
 
 // newTransport returns the transport for connections to workers, with TLS
-// settings and limits of the model, which may be nil. It dials directly, adds
+// settings of the model, which may be nil, and the limits. It dials directly, adds
 // no header, decodes nothing and follows no redirect (protocol §5).
-func newTransport(model *http.Transport) *http.Transport {
+func newTransport(model *http.Transport, limits *Limits) *http.Transport {
 	t := &http.Transport{}
 	if model != nil {
 		t = model.Clone()
@@ -48,13 +45,14 @@ func newTransport(model *http.Transport) *http.Transport {
 	if dial == nil {
 		dial = directDial(nil)
 	}
-	t.DialContext = dialer(dial)
+	t.DialContext = dialer(dial, limits)
 	onlyHTTP1(t)
 	t.DisableCompression = true
-	t.TLSHandshakeTimeout = cmp.Or(t.TLSHandshakeTimeout, tlsTimeout)
+	t.TLSHandshakeTimeout = limits.TLSTimeout
+	t.ResponseHeaderTimeout = 0 // each attempt has its own
 	t.ExpectContinueTimeout = cmp.Or(t.ExpectContinueTimeout, continueTimeout)
 	t.MaxIdleConnsPerHost = cmp.Or(t.MaxIdleConnsPerHost, maxIdlePerWorker)
-	t.MaxResponseHeaderBytes = cmp.Or(t.MaxResponseHeaderBytes, maxAnswerHeader)
+	t.MaxResponseHeaderBytes = limits.AnswerHeaderBytes
 	if t.IdleConnTimeout == 0 || t.IdleConnTimeout > idleTimeout {
 		t.IdleConnTimeout = idleTimeout
 	}
@@ -81,13 +79,15 @@ func (e *dialError) Error() string { return e.err.Error() }
 func (e *dialError) Unwrap() error { return e.err }
 
 // dialer makes connections that know where they lead and who sends on them.
-func dialer(dial func(ctx context.Context, network, addr string) (net.Conn, error)) func(context.Context, string, string) (net.Conn, error) {
+func dialer(dial func(ctx context.Context, network, addr string) (net.Conn, error), limits *Limits) func(context.Context, string, string) (net.Conn, error) {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
-		conn, err := dial(ctx, network, addr)
+		timed, cancel := context.WithTimeout(ctx, limits.DialTimeout)
+		defer cancel()
+		conn, err := dial(timed, network, addr)
 		if err != nil {
 			return nil, &dialError{err}
 		}
-		c := &workerConn{Conn: conn, addr: addrOf(conn.RemoteAddr())}
+		c := &workerConn{Conn: paced{conn, limits.WritePause}, addr: addrOf(conn.RemoteAddr())}
 		// Once more, for a dialer of the host's that had no check.
 		if err := backendOf(ctx).check(c.addr); err != nil {
 			_ = conn.Close()
@@ -101,7 +101,7 @@ func dialer(dial func(ctx context.Context, network, addr string) (net.Conn, erro
 // name, those that are not allowed are passed over before anything is sent to
 // them.
 func directDial(resolver *net.Resolver) func(ctx context.Context, network, addr string) (net.Conn, error) {
-	return (&net.Dialer{Timeout: dialTimeout, Resolver: resolver, ControlContext: checkBeforeDial}).DialContext
+	return (&net.Dialer{Resolver: resolver, ControlContext: checkBeforeDial}).DialContext
 }
 
 // checkBeforeDial is a net.Dialer's ControlContext.

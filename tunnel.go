@@ -46,7 +46,9 @@ func (e *exchange) switchProtocols(a *attempt) {
 		e.refuse(refuse(http.StatusInternalServerError, "WebSockets are not possible here"))
 		return
 	}
-	t := &tunnel{client: client, worker: worker, workerConn: a.conn}
+	limits := &e.x.p.opts.Limits
+	t := &tunnel{client: paced{client, limits.WritePause}, worker: worker, workerConn: a.conn}
+	t.silent = newStall(limits.Silence, t.end)
 	stop := context.AfterFunc(a.ctx, t.cut)
 	defer stop()
 	e.x.p.leases.stream(a.flow, t.end)
@@ -81,6 +83,7 @@ type tunnel struct {
 	worker     io.ReadWriteCloser // has what came with the head
 	workerConn net.Conn           // below it, for deadlines
 
+	silent *stall      // since the last byte of either side
 	ending atomic.Bool // to be closed in good order
 	timer  atomic.Pointer[time.Timer]
 }
@@ -93,9 +96,11 @@ func (t *tunnel) run(head, early []byte) {
 		return
 	}
 	var group sync.WaitGroup
+	t.silent.watch()
 	group.Go(func() { t.up(early) })
 	t.down()
 	group.Wait()
+	t.silent.stop()
 	if timer := t.timer.Load(); timer != nil {
 		timer.Stop()
 	}
@@ -133,6 +138,7 @@ func (t *tunnel) up(early []byte) {
 	for {
 		n, err := t.client.Read(buf.Space())
 		if n > 0 {
+			t.silent.watch()
 			if !t.send(t.worker, buf.Space()[:n]) {
 				return
 			}
@@ -175,6 +181,7 @@ func (t *tunnel) down() {
 		}
 		n, err := t.worker.Read(buf.Space())
 		if n > 0 {
+			t.silent.watch()
 			chunk := buf.Space()[:n]
 			if t.ending.Load() {
 				chunk = chunk[:frames.Pass(chunk)]
@@ -214,7 +221,7 @@ func reset(conn net.Conn) {
 	if t, ok := conn.(*tls.Conn); ok {
 		conn = t.NetConn() // nor an orderly end of TLS
 	}
-	if tcp, ok := conn.(*net.TCPConn); ok {
+	if tcp, ok := conn.(interface{ SetLinger(sec int) error }); ok { // a host may wrap it
 		_ = tcp.SetLinger(0)
 	}
 	_ = conn.Close()

@@ -26,7 +26,8 @@
 //	                   live as c:CLIENT
 //	sweep      string  the node that sweeps now; lives for seconds
 //	live       zset    sids by end of lease: a hint, its members may have lapsed
-//	namespaces set     all that were ever registered
+//	namespaces set     all that are remembered: until a while after their last
+//	                   client is not
 //
 // Of a bucket:
 //
