@@ -29,6 +29,10 @@ type attempt struct {
 	aheadErr error
 	// fault is set if the answer broke off before any of it was relayed.
 	fault error
+	// late bounds the wait for the answer's header.
+	late *stall
+	// informed is the number of informational answers so far.
+	informed int
 }
 
 // send sends the request to the owner, once, and waits for the answer's header.
@@ -36,8 +40,11 @@ type attempt struct {
 func (e *exchange) send(rt route) (*attempt, error) {
 	e.tried = rt
 	a := &attempt{route: rt, flow: e.x.p.leases.open(e.r.Context(), rt.lease)}
+	a.late = newStall(e.answerTime(), func() { a.flow.cancel(errAnswerLate) })
+	defer a.late.stop()
 	req, err := e.request(a)
 	if err == nil {
+		a.late.watch()
 		if a.resp, err = e.x.pool.Do(a.flow, req); err != nil {
 			err = e.lost(a, err)
 		} else {
@@ -49,6 +56,14 @@ func (e *exchange) send(rt route) (*attempt, error) {
 		return nil, err
 	}
 	return a, nil
+}
+
+// answerTime is how long a worker may take to begin its answer.
+func (e *exchange) answerTime() time.Duration {
+	if e.upgrade {
+		return e.x.p.opts.Limits.UpgradeTimeout
+	}
+	return e.x.p.opts.Limits.AnswerTimeout
 }
 
 // close ends the attempt, whether or not its answer was read. It may be called
@@ -78,7 +93,7 @@ func (e *exchange) request(a *attempt) (*upstream.Request, error) {
 		Target: e.uri,
 		Host:   e.r.Host,
 		Fields: fields,
-		Inform: e.inform,
+		Inform: func(status int, header upstream.Header) error { return a.inform(e, status, header) },
 		// It may be sent twice, like any request of which a client lost the
 		// answer.
 		Repeatable: e.repeatable(),
@@ -113,7 +128,7 @@ func (e *exchange) attachBody(req *upstream.Request, a *attempt) error {
 		}
 		body.OnEOF(func() { copyTrailers(trailers, e.r.Trailer) })
 		a.body = body
-		return body, nil
+		return awaited{body, a.late}, nil
 	}
 	body, err := open()
 	if err != nil {
@@ -134,6 +149,16 @@ func (e *exchange) attachBody(req *upstream.Request, a *attempt) error {
 	return nil
 }
 
+// inform passes an informational answer on, unless there have been too many.
+func (a *attempt) inform(e *exchange, status int, header upstream.Header) error {
+	if a.informed++; a.informed > e.x.p.opts.Limits.Informational {
+		return errTooInformative
+	}
+	a.late.watch()
+	e.inform(status, header)
+	return nil
+}
+
 // lost returns what to tell the client when the worker has not answered.
 func (e *exchange) lost(a *attempt, err error) error {
 	failure, ok := errors.AsType[*upstream.Error](err)
@@ -144,7 +169,11 @@ func (e *exchange) lost(a *attempt, err error) error {
 	switch cause := a.flow.cause(); {
 	case e.r.Context().Err() != nil:
 		e.x.debug("the client left", &e.call, a.lease)
-		return gone(e.r)
+		return e.gone()
+	case errors.Is(cause, errAnswerLate) && failure.Sent:
+		return e.tooLate(a, cause)
+	case errors.Is(cause, errAnswerLate):
+		return notNow("the owner does not answer", time.Second)
 	case cause != nil && failure.Sent:
 		// Not a 503, which clients repeat by themselves: the owner may be at
 		// work on it.
@@ -172,8 +201,20 @@ func (e *exchange) lost(a *attempt, err error) error {
 		ref.moving = !failure.Sent
 		return ref
 	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return e.tooLate(a, err)
+	}
 	e.x.info("the connection to the owner was lost", &e.call, a.lease, zap.Error(err))
 	return refuse(http.StatusBadGateway, "the connection to the owner was lost")
+}
+
+var errTooInformative = errors.New("too many informational answers")
+
+// tooLate answers for a worker that does not read the request or does not answer
+// it, and may yet do both.
+func (e *exchange) tooLate(a *attempt, err error) error {
+	e.x.info("the owner keeps a request waiting for too long", &e.call, a.lease, zap.Error(err))
+	return refuse(http.StatusGatewayTimeout, "the owner has not answered in time")
 }
 
 // clientFault answers for a body that could not be read.

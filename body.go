@@ -14,6 +14,9 @@ const (
 	// maxWorkerBody bounds the body of a worker's call: 100,000 live ids fit
 	// (protocol §2).
 	maxWorkerBody = 32 << 20
+	// maxBeatBody bounds that of a heartbeat, whose acks are for a thousand
+	// messages at most, and of a deregistration.
+	maxBeatBody = 256 << 10
 	// maxOperatorBody bounds the body of an operator's call.
 	maxOperatorBody = 64 << 10
 	// bodyTime bounds how long a body may take to arrive.

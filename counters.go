@@ -16,4 +16,6 @@ type counters struct {
 	// held is the number of requests that wait for their id now, holds how
 	// many ever did, and holdsGivenUp those of them that waited in vain.
 	held, holds, holdsGivenUp atomic.Int64
+	// turnedAway counts requests that were one too many for Limits.
+	turnedAway atomic.Int64
 }

@@ -26,6 +26,13 @@ type Environment struct {
 	Redis *rueidis.ClientOption
 	// Port is the TCP port to listen on; 0 picks a free one.
 	Port uint16
+	// MaxConnections is how many connections of clients may be open at once.
+	// Default 0: 20,000, or as many as the process has files for, at two for
+	// each.
+	MaxConnections int
+	// MaxConnectionsPerAddress is how many of them one address may have, or one
+	// /64 of IPv6; Options.TrustedProxies may have all. Default 0: half of them.
+	MaxConnectionsPerAddress int
 }
 
 // ReadEnvironment reads the variables of the standalone server with lookup,
@@ -39,9 +46,13 @@ type Environment struct {
 //	PINBOARD_AFFINITY_BALANCE_FACTOR  default 2
 //	PINBOARD_TRUSTED_PROXIES          comma-separated CIDRs, default none
 //
+// and one for each of Limits, and for the connections of Environment, with their
+// defaults: docs/operating.md lists them.
+//
 // REDIS_URL takes user, password and database as usual. Several hosts,
 // separated by commas, are nodes of one Redis Cluster, or Sentinels if the
-// parameter master_set names a master. The error joins one error for each
+// parameter master_set names a master; sentinel_user and sentinel_password are
+// for those, user and password for the master. The error joins one error for each
 // wrong variable; each names it and is one line without secrets.
 func ReadEnvironment(lookup func(string) (string, bool)) (Environment, error) {
 	r := reader{lookup: lookup}
@@ -55,6 +66,9 @@ func ReadEnvironment(lookup func(string) (string, bool)) (Environment, error) {
 	env.Options.PlacementHold = time.Duration(hold) * time.Millisecond
 	env.Options.Affinity.BalanceFactor = r.fraction("PINBOARD_AFFINITY_BALANCE_FACTOR", 2, 1, 1e9)
 	env.Options.TrustedProxies = r.prefixes("PINBOARD_TRUSTED_PROXIES")
+	r.limits(&env.Options.Limits)
+	env.MaxConnections = int(r.number("PINBOARD_MAX_CONNECTIONS", 0, 1, maxRequests))
+	env.MaxConnectionsPerAddress = int(r.number("PINBOARD_MAX_CONNECTIONS_PER_ADDRESS", 0, 1, maxRequests))
 	return env, errors.Join(r.faults...)
 }
 
@@ -108,6 +122,10 @@ func (r *reader) redis(name string) (*rueidis.ClientOption, *Store) {
 	return option, nil
 }
 
+// topologyEvery is how often a node asks Sentinels or a Cluster who is a master,
+// besides being told.
+const topologyEvery = 5 * time.Second
+
 // parseRedisURL does what rueidis.ParseURL does, and takes several hosts. Its
 // errors never hold the URL, which may hold a password.
 func parseRedisURL(text string) (*rueidis.ClientOption, error) {
@@ -144,12 +162,21 @@ func parseRedisURL(text string) (*rueidis.ClientOption, error) {
 	if err != nil {
 		return nil, errors.New("is not a URL that names a Redis: check port, database number and parameters")
 	}
-	if option.TLSConfig != nil && len(addrs) > 1 {
+	sentinels := option.Sentinel.MasterSet != ""
+	if option.TLSConfig != nil && (len(addrs) > 1 || sentinels) {
 		option.TLSConfig.ServerName = "" // each node's certificate is for its own name
+	}
+	if sentinels { // they are the hosts that are named, and have users of their own
+		option.Sentinel.TLSConfig, option.Sentinel.Dialer = option.TLSConfig, option.Dialer
+		option.Sentinel.Username, option.Sentinel.Password = query.Get("sentinel_user"), query.Get("sentinel_password")
 	}
 	// A frozen connection is given up after this time; look-ups do not wait
 	// for it, they have their own.
 	option.ConnWriteTimeout = cmp.Or(option.ConnWriteTimeout, 5*time.Second)
+	// Who misses the one message of a failover would otherwise go on writing to
+	// a master that has been replaced.
+	option.Sentinel.TopologyRefreshInterval = topologyEvery
+	option.ClusterOption.ShardsRefreshInterval = topologyEvery
 	return &option, nil
 }
 

@@ -1,9 +1,12 @@
 package pinboard
 
 import (
+	"errors"
 	"maps"
 	"net/http"
+	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/pinboard-go/pinboard/internal/hop"
@@ -42,6 +45,12 @@ type exchange struct {
 	tried    route       // where the request was sent last, if anywhere
 	held     *held       // once the request has had to wait
 
+	// awaiting bounds the waits for the client's body, writing those for the
+	// client to read; freed gives back what the body may keep.
+	awaiting, writing *stall
+	slow              atomic.Bool // the client let the worker wait for too long
+	freed             func()
+
 	// mu guards what happens before the answer on the transport's goroutines.
 	mu    sync.Mutex
 	begun bool // the answer has begun
@@ -53,8 +62,10 @@ func newExchange(x *proxy, w http.ResponseWriter, r *http.Request, t target, c c
 		x: x, w: w, rc: http.NewResponseController(w), r: r, call: c,
 		uri: t.path, upgrade: wantsWebSocket(r),
 		buffer: fieldBuffers.Get().(*[]byte), // see New
+		freed:  func() {},
 	}
 	e.fields = proxies(x.p.opts.TrustedProxies).appendFields((*e.buffer)[:0], r, c.who)
+	e.writing = newStall(x.p.opts.Limits.WritePause, func() { _ = e.rc.SetWriteDeadline(longAgo) })
 	query, has := t.query, t.hasQuery
 	if has && c.who != nil && len(c.who.HideQuery) > 0 {
 		query = withoutParameters(t.query, c.who.HideQuery)
@@ -68,7 +79,10 @@ func newExchange(x *proxy, w http.ResponseWriter, r *http.Request, t target, c c
 		e.fields = appendField(e.fields, headerUpgrade, r.Header[headerUpgrade][0])
 	}
 	if hasBody(r) {
-		e.body = hop.NewBody(source{e}, x.p.opts.ReplayBuffer)
+		var keep int
+		keep, e.freed = x.p.limiter.keep(x.p.opts.ReplayBuffer, r.ContentLength)
+		e.body = hop.NewBody(source{e}, keep)
+		e.awaiting = newStall(x.p.opts.Limits.BodyPause, e.tooSlow)
 		e.expects = r.ProtoAtLeast(1, 1) && r.Header.Get(headerExpect) != ""
 		// Read now: the server fills them in while the body is read.
 		e.trailers = make(http.Header)
@@ -83,7 +97,6 @@ func (e *exchange) run() {
 	proxying := &e.x.p.counters.proxying
 	proxying.Add(1)
 	defer proxying.Add(-1)
-	defer e.forgetFields()
 	out := e.try(route{})
 	for out.moving() {
 		proxying.Add(-1)
@@ -144,7 +157,7 @@ func (e *exchange) try(rt route) outcome {
 		var err error
 		if rt, err = e.x.p.placer.resolve(e.r.Context(), e.call.ask); err != nil {
 			if e.r.Context().Err() != nil {
-				err = gone(e.r)
+				err = e.gone()
 			}
 			return outcome{err: err}
 		}
@@ -187,8 +200,19 @@ func (e *exchange) refuse(err error) {
 	e.finish(true)
 }
 
-// begin says that the answer begins: nothing informational may come after it.
+// release gives back what the exchange has had of the node's limits.
+func (e *exchange) release() {
+	e.awaiting.stop()
+	e.writing.stop()
+	e.freed()
+	e.forgetFields()
+}
+
+// begin says that the answer begins: nothing informational may come after it,
+// and the client may take its time with what is left of the body, as it may in a
+// conversation.
 func (e *exchange) begin() {
+	e.awaiting.stop()
 	e.mu.Lock()
 	e.begun = true
 	e.mu.Unlock()
@@ -218,9 +242,26 @@ func (e *exchange) inform(status int, header upstream.Header) {
 	kept := h.Clone()
 	clear(h)
 	copyFields(h, header)
+	e.writing.watch()
 	e.w.WriteHeader(status)
+	e.writing.rest()
 	clear(h)
 	maps.Copy(h, kept)
+}
+
+// tooSlow ends a read of the client's body.
+func (e *exchange) tooSlow() {
+	e.slow.Store(true)
+	_ = e.rc.SetReadDeadline(longAgo)
+}
+
+// gone answers a request whose context has ended: also because its body did not
+// come in time, which to the server is as good as a client that has left.
+func (e *exchange) gone() error {
+	if e.slow.Load() || e.body != nil && errors.Is(e.body.Err(), os.ErrDeadlineExceeded) {
+		return clientFault(os.ErrDeadlineExceeded)
+	}
+	return gone(e.r)
 }
 
 // source is the client's body.
@@ -230,6 +271,8 @@ func (s source) Read(p []byte) (int, error) {
 	s.e.mu.Lock()
 	s.e.asked = true
 	s.e.mu.Unlock()
+	s.e.awaiting.watch()
+	defer s.e.awaiting.rest()
 	return s.e.r.Body.Read(p)
 }
 

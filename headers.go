@@ -18,6 +18,7 @@ const (
 	headerUpgrade        = "Upgrade"
 	headerTrailer        = "Trailer"
 	headerExpect         = "Expect"
+	headerContentLength  = "Content-Length"
 	headerCookie         = "Cookie"
 	headerForwardedFor   = "X-Forwarded-For"
 	headerForwardedProto = "X-Forwarded-Proto"
@@ -102,7 +103,7 @@ func copyFields(dst http.Header, src upstream.Header) {
 // (RFC 9110, section 6.5.1).
 func trailer(name string) bool {
 	switch name {
-	case "Content-Length", "Host", headerExpect, "Authorization", headerCookie, "Set-Cookie",
+	case headerContentLength, "Host", headerExpect, "Authorization", headerCookie, "Set-Cookie",
 		"Forwarded", "X-Real-Ip", headerForwardedFor, headerForwardedProto, headerForwardedHost:
 		return false
 	}
@@ -217,6 +218,19 @@ func hasToken(line, name string) bool {
 		}
 	}
 	return false
+}
+
+// isToken reports whether a text is a token (RFC 9110, section 5.6.2), as
+// methods are.
+func isToken(text string) bool {
+	for i := range len(text) {
+		switch c := text[i]; {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9':
+		case strings.IndexByte("!#$%&'*+-.^_`|~", c) < 0:
+			return false
+		}
+	}
+	return text != ""
 }
 
 // wantsWebSocket reports whether the request asks for a WebSocket and nothing

@@ -51,7 +51,7 @@ func (e *exchange) hold(out *outcome) (next route, again bool) {
 		}
 		err = notNow("this node is shutting down", time.Second)
 	case e.r.Context().Err() != nil:
-		err = gone(e.r)
+		err = e.gone()
 	case ctx.Err() != nil:
 		err = clientFault(e.body.Err())
 	}

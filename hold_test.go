@@ -181,7 +181,7 @@ func TestTheWaitEndsWithTheAnswerOfOneMoreTry(t *testing.T) {
 				s.begin(b)
 				r := b.get("alice").requireStatus(t, http.StatusServiceUnavailable)
 				require.GreaterOrEqual(t, r.after, b.pb.opts.PlacementHold)
-				require.Less(t, r.after, b.pb.opts.PlacementHold+dialTimeout+firstPause)
+				require.Less(t, r.after, b.pb.opts.PlacementHold+b.pb.opts.Limits.DialTimeout+firstPause)
 				require.Zero(t, b.held())
 				require.EqualValues(t, 1, b.pb.counters.holdsGivenUp.Load())
 			})

@@ -99,12 +99,14 @@ func (g *registry) health(ctx context.Context, w http.ResponseWriter, _ *registr
 		Held         int64 `json:"held"`
 		Holds        int64 `json:"holds"`
 		HoldsGivenUp int64 `json:"holdsGivenUp"`
+		TurnedAway   int64 `json:"turnedAway"`
 	}{
 		// Rounded up: 0 means that there is none.
 		QuarantineMs: (left + time.Millisecond - 1).Milliseconds(),
 		Resolves:     g.counters.resolves.Load(), CacheHits: g.counters.cacheHits.Load(),
 		Proxying: g.counters.proxying.Load(), Retries: g.counters.retries.Load(),
 		Held: g.counters.held.Load(), Holds: g.counters.holds.Load(), HoldsGivenUp: g.counters.holdsGivenUp.Load(),
+		TurnedAway: g.counters.turnedAway.Load(),
 	})
 	return nil
 }

@@ -72,13 +72,19 @@ type Options struct {
 	// default 100, or MaxHeld if that is less.
 	MaxHeldPerID int
 
+	// Limits bound what a node spends on clients and workers. Default: see
+	// there.
+	Limits Limits
+
 	// Transport is the model for connections to workers: its TLS settings and
 	// limits are taken over, for workers at https:// their authority (RootCAs)
 	// and this node's certificate. It is copied, never used itself; its Proxy is
 	// ignored, workers are dialled directly, and so are DialTLSContext and what
 	// it says of HTTP/2: workers are spoken to in HTTP/1.1. A DialContext of its
 	// own is used, and the address that it has dialled is checked before anything
-	// is sent. Default: a transport with 128 idle connections per worker.
+	// is sent. What is set in Limits goes before what it says, and that before
+	// the defaults of Limits. Default: a transport with 128 idle connections per
+	// worker.
 	Transport *http.Transport
 
 	// Logger gets what operators should know. Default: silent.
@@ -155,6 +161,7 @@ func (o Options) withDefaults() Options {
 	if o.MaxHeldPerID == 0 {
 		o.MaxHeldPerID = min(100, o.MaxHeld)
 	}
+	o.Limits.fill(o.Transport)
 	if o.Logger == nil {
 		o.Logger = zap.NewNop()
 	}
@@ -206,6 +213,7 @@ func (o *Options) validate() error {
 	} else if o.MaxHeldPerID < 0 || o.MaxHeldPerID > o.MaxHeld {
 		fault("MaxHeldPerID is %d, must be from 1 to MaxHeld, which is %d", o.MaxHeldPerID, o.MaxHeld)
 	}
+	o.Limits.check(fault)
 	return errors.Join(faults...)
 }
 

@@ -56,6 +56,7 @@ type Pinboard struct {
 	proxy    *proxy
 	probe    *prober
 	registry *registry
+	limiter  *limiter
 
 	counters   counters
 	background background
@@ -77,7 +78,8 @@ func New(opts Options) (*Pinboard, error) {
 	p.leases = newLeases(p.store, p.log)
 	p.placer = newPlacer(p.store, p.leases, &opts, &p.counters)
 	p.holds = newHolds(p.placer, &p.opts, &p.counters)
-	transport := newTransport(opts.Transport)
+	p.limiter = newLimiter(opts.Limits)
+	transport := newTransport(opts.Transport, &opts.Limits)
 	p.proxy = newProxy(p, transport)
 	p.probe = newProber(transport)
 	p.registry = newRegistry(p)
@@ -96,9 +98,14 @@ func (p *Pinboard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer done()
-	t, err := parseTarget(r)
+	defer p.boundEnd(w, r)
+	err := p.limiter.checkTarget(r)
+	var t target
+	if err == nil {
+		t, err = parseTarget(r)
+	}
 	if err != nil {
-		p.writeRefusal(w, r, err)
+		p.turnAway(w, r, err)
 		return
 	}
 	switch {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -38,6 +39,7 @@ type placer struct {
 	viewsMu sync.Mutex
 	views   map[bucket]store.View // as last read
 	bound   boundNames
+	made    placements
 }
 
 // ask is a look-up of one id.
@@ -53,6 +55,8 @@ type ask struct {
 	// key returns the affinity key of the request; it is called at most once a
 	// look-up, and only for a first placement.
 	key func() (string, bool)
+	// site is the client's address, for which placements count; zero for nobody.
+	site netip.Prefix
 	// refused is the placement that its worker would not serve.
 	refused *store.Refused
 }
@@ -73,6 +77,7 @@ func newPlacer(s store.Store, l *leases, opts *Options, c *counters) *placer {
 	return &placer{
 		store: s, leases: l, counters: c, factor: opts.Affinity.BalanceFactor, shards: opts.Shards,
 		views: map[bucket]store.View{},
+		made:  placements{limit: opts.Limits.PlacementsPerAddress},
 	}
 }
 
@@ -120,7 +125,11 @@ func (p *placer) lookUp(ctx context.Context, a ask) (route, error) {
 	}
 	// The question outlives the client that happened to ask first.
 	shared := context.WithoutCancel(ctx)
-	answer := p.calls.DoChan(a.host+" "+a.String(), func() (any, error) { return p.query(shared, a) })
+	question := a.host + " " + a.String()
+	if err := p.made.mayPlace(a.site); err != nil {
+		question += " " // its answer is not for those who may have the id placed
+	}
+	answer := p.calls.DoChan(question, func() (any, error) { return p.query(shared, a) })
 	select {
 	case res := <-answer:
 		if res.Err != nil {
@@ -139,6 +148,12 @@ func (p *placer) query(ctx context.Context, a ask) (route, error) {
 		res, err := p.place(ctx, a)
 		if err != nil {
 			return err
+		}
+		if res.ClockSet {
+			p.leases.log.Warn("the store's clock was set forward: nothing is placed here for one lease", zap.String("binding", a.namespace))
+		}
+		if res.Outcome == store.Placed && a.refused == nil {
+			p.made.placed(a.site)
 		}
 		if ref := refusalFor(res); ref != nil {
 			return ref
@@ -205,6 +220,14 @@ func (p *placer) place(ctx context.Context, a ask) (store.Result, error) {
 	if a.prefer != "" {
 		return p.store.Resolve(ctx, req)
 	}
+	if err := p.made.mayPlace(a.site); err != nil && a.refused == nil {
+		req.View = lookOnly
+		res, resolveErr := p.store.Resolve(ctx, req)
+		if resolveErr == nil && res.Outcome == store.StaleView {
+			return res, err
+		}
+		return res, resolveErr
+	}
 	// An id that this node knows is most likely placed, and then the key is
 	// not needed, which the host may have to work for.
 	if _, known := p.routes.get(a.instance); known {
@@ -254,6 +277,9 @@ func (p *placer) refresh(ctx context.Context, i instance) error {
 	}
 	p.viewsMu.Lock()
 	defer p.viewsMu.Unlock()
+	if len(p.views) >= maxBound {
+		clear(p.views) // each is read again when it is needed
+	}
 	p.views[p.bucket(i)] = view
 	return nil
 }

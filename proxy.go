@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap/zapcore"
 
 	"github.com/pinboard-go/pinboard/internal/attest"
+	"github.com/pinboard-go/pinboard/internal/quota"
 	"github.com/pinboard-go/pinboard/internal/upstream"
 	"github.com/pinboard-go/pinboard/internal/wire"
 	"github.com/pinboard-go/pinboard/passport"
@@ -23,7 +24,7 @@ type proxy struct {
 }
 
 func newProxy(p *Pinboard, transport *http.Transport) *proxy {
-	return &proxy{p: p, pool: newPool(transport)}
+	return &proxy{p: p, pool: newPool(transport, &p.opts.Limits)}
 }
 
 // closeIdle closes the connections to workers that carry nothing.
@@ -46,12 +47,38 @@ var errClientGone = refuse(statusClientGone, "the client has gone")
 // serve answers one request of the data plane. It panics with
 // http.ErrAbortHandler to cut an answer short that has begun.
 func (x *proxy) serve(w http.ResponseWriter, r *http.Request, t target) {
-	c, err := x.admit(r, t)
+	leave, err := x.enter(w, r)
 	if err != nil {
-		x.p.writeRefusal(w, r, err)
+		x.p.turnAway(w, r, err)
 		return
 	}
-	newExchange(x, w, r, t, c).run()
+	defer leave()
+	c, err := x.admit(r, t)
+	if err != nil {
+		x.p.turnAway(w, r, err)
+		return
+	}
+	leaveID, err := x.p.limiter.enterID(c.ask)
+	if err != nil {
+		x.p.turnAway(w, r, err)
+		return
+	}
+	defer leaveID()
+	e := newExchange(x, w, r, t, c)
+	defer e.release()
+	e.run()
+}
+
+// enter counts a request, and returns a refusal for one that is too large or one
+// too many.
+func (x *proxy) enter(w http.ResponseWriter, r *http.Request) (leave func(), err error) {
+	if err := x.p.limiter.checkHeader(r); err != nil {
+		return nil, err
+	}
+	if err := x.p.limiter.boundBody(w, r); err != nil {
+		return nil, err
+	}
+	return x.p.limiter.enter(proxies(x.p.opts.TrustedProxies).clientAddr(r))
 }
 
 // gone answers a request whose context has ended: the client has left or, if
@@ -68,6 +95,9 @@ func gone(r *http.Request) error {
 func (x *proxy) admit(r *http.Request, t target) (call, error) {
 	if r.Method == http.MethodConnect {
 		return call{}, refuse(http.StatusNotImplemented, "CONNECT is not for an instance")
+	}
+	if !isToken(r.Method) { // HTTP/2 lets it through; a worker's request line would break
+		return call{}, refuse(http.StatusBadRequest, "the method is malformed")
 	}
 	inst, err := t.instance()
 	if err != nil {
@@ -100,8 +130,9 @@ func (x *proxy) admit(r *http.Request, t target) (call, error) {
 	if who != nil {
 		c.claims.Account = &attest.Account{Subject: who.Subject, Scopes: who.Scopes, Claims: who.Claims}
 	}
+	addr := proxies(x.p.opts.TrustedProxies).clientAddr(r)
+	c.site = quota.Site(addr)
 	c.key = func() (string, bool) {
-		addr := proxies(x.p.opts.TrustedProxies).clientAddr(r)
 		return x.p.affinityKey(t.original(seen), Client{Addr: addr, Identity: who})
 	}
 	return c, nil

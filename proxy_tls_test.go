@@ -312,7 +312,7 @@ func TestATLSHandshakeWithASilentPeerIsGivenUp(t *testing.T) {
 		require.NoError(t, n.store.Activate(t.Context(), w.session))
 		began = time.Now()
 		require.Equal(t, http.StatusServiceUnavailable, n.get("/a/alice", "").status)
-		require.Equal(t, tlsTimeout, time.Since(began))
+		require.Equal(t, n.pb.Limits().TLSTimeout, time.Since(began))
 	})
 }
 

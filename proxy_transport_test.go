@@ -2,9 +2,11 @@ package pinboard
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -16,15 +18,15 @@ import (
 func TestAnIdleTimeShorterThanUvicornsIsKept(t *testing.T) {
 	t.Parallel()
 	long := &http.Transport{IdleConnTimeout: time.Hour, MaxIdleConnsPerHost: 3, Proxy: http.ProxyFromEnvironment}
-	made := newTransport(long)
+	made := newTransport(long, standardLimits())
 	require.Equal(t, idleTimeout, made.IdleConnTimeout)
 	require.Less(t, idleTimeout, 5*time.Second)
 	require.Equal(t, 3, made.MaxIdleConnsPerHost)
 	require.Nil(t, made.Proxy)
 	require.True(t, made.DisableCompression)
 	require.NotNil(t, long.Proxy, "the model is left alone")
-	require.Equal(t, time.Second, newTransport(&http.Transport{IdleConnTimeout: time.Second}).IdleConnTimeout)
-	require.Equal(t, maxIdlePerWorker, newTransport(nil).MaxIdleConnsPerHost)
+	require.Equal(t, time.Second, newTransport(&http.Transport{IdleConnTimeout: time.Second}, standardLimits()).IdleConnTimeout)
+	require.Equal(t, maxIdlePerWorker, newTransport(nil, standardLimits()).MaxIdleConnsPerHost)
 }
 
 // dialTo resolves every name to one address, as a dialer of the host's.
@@ -116,7 +118,7 @@ func (movedConn) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(192, 0
 func TestTheDialledAddressIsKnown(t *testing.T) {
 	t.Parallel()
 	w := newFake(t, nil)
-	transport := newTransport(nil)
+	transport := newTransport(nil, standardLimits())
 	t.Cleanup(transport.CloseIdleConnections)
 	ctx := withBackend(t.Context(), []string{"localhost"}, "")
 	require.Empty(t, dialledAddr(ctx))
@@ -131,4 +133,66 @@ func TestTheDialledAddressIsKnown(t *testing.T) {
 		require.Equal(t, "127.0.0.1", dialledAddr(ctx))
 	}
 	require.Equal(t, 1, w.connections())
+}
+
+// What a worker may have carried out is not sent again, whatever the client says
+// of repeating it: that is the client's to do.
+func TestARequestThatWasSentIsNotRepeatedForItsHeaders(t *testing.T) {
+	t.Parallel()
+	f := newFront(t)
+	w := newFake(t, func(h *hit) {
+		if h.body(); h.method == "GET" {
+			h.ok("")
+			return
+		}
+		h.last = true // dies over it
+	})
+	f.register(w, "a")
+	for _, name := range []string{"Idempotency-Key", "X-Idempotency-Key"} {
+		for _, body := range []string{"", "body"} {
+			f.get("/counters/alice") // so that there is a connection to use again
+			before := len(w.seen())
+			resp, _ := f.post("/counters/alice", body, name+": once")
+			require.Equal(t, http.StatusBadGateway, resp.StatusCode)
+			hits := w.seen()[before:]
+			require.Len(t, hits, 1, "%s %q", name, body)
+			require.Equal(t, []string{"once"}, hits[0].header[name])
+		}
+	}
+}
+
+// A connection that was kept may have been closed under a request, which is why
+// the transport repeats a safe one. A request that the worker dies over must not
+// go over all kept connections for that.
+func TestASafeRequestIsSentOnceMoreAtMost(t *testing.T) {
+	t.Parallel()
+	const kept = 5
+	f := newFront(t)
+	gate := make(chan struct{})
+	w := newFake(t, func(h *hit) {
+		body := h.body()
+		if strings.HasSuffix(h.target, "/dies") {
+			h.last = true
+			return
+		}
+		<-gate
+		h.ok(body)
+	})
+	f.register(w, "a")
+	for _, body := range []string{"", "body"} {
+		clients := make([]*client, kept)
+		for i := range clients {
+			clients[i] = f.ask("GET /counters/alice HTTP/1.1\r\nHost: p\r\nConnection: close\r\n\r\n")
+		}
+		for range clients {
+			gate <- struct{}{}
+		}
+		for _, c := range clients {
+			c.whole("GET")
+		}
+		before := len(w.seen())
+		resp, _ := f.ask(fmt.Sprintf("GET /counters/alice/dies HTTP/1.1\r\nHost: p\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s", len(body), body)).whole("GET")
+		require.Equal(t, http.StatusBadGateway, resp.StatusCode)
+		require.Len(t, w.seen(), before+2, "%q", body)
+	}
 }

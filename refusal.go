@@ -19,7 +19,8 @@ type refusal struct {
 	status int
 	// message is for the caller: no internals, no secrets.
 	message string
-	// retryAfter is rounded up to whole seconds, at least 1, on every 503.
+	// retryAfter is rounded up to whole seconds, at least 1, on every 503 and
+	// 429.
 	retryAfter time.Duration
 	// challenge asks for a credential (WWW-Authenticate) with a 401.
 	challenge bool
@@ -86,7 +87,7 @@ func (p *Pinboard) writeRefusal(w http.ResponseWriter, r *http.Request, err erro
 	if ref.challenge {
 		h.Set("WWW-Authenticate", "Bearer")
 	}
-	if ref.status == http.StatusServiceUnavailable {
+	if ref.status == http.StatusServiceUnavailable || ref.status == http.StatusTooManyRequests {
 		h.Set("Retry-After", wholeSeconds(ref.retryAfter))
 	}
 	jsonbody.Write(w, ref.status, wire.Error{Error: ref.message, Reregister: ref.reregister, Superseded: ref.superseded})

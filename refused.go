@@ -64,11 +64,14 @@ func (a *attempt) detail() string {
 	if !strings.EqualFold(strings.TrimSpace(kind), "application/json") || a.resp.Length > maxDetail {
 		return ""
 	}
+	late := newStall(a.late.limit, func() { a.flow.cancel(errAnswerLate) })
+	late.watch()
 	for a.aheadErr == nil && len(a.ahead) <= maxDetail {
 		var piece []byte
 		piece, a.aheadErr = a.resp.Next()
 		a.ahead = append(a.ahead, piece...)
 	}
+	late.stop()
 	if a.aheadErr != nil && a.aheadErr != io.EOF {
 		a.fault = a.aheadErr
 		return ""

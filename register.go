@@ -31,6 +31,9 @@ func (g *registry) register(ctx context.Context, w http.ResponseWriter, c *regis
 		return malformed(err)
 	}
 	c.body = nil // it may be large, and what follows may take a while
+	if err := g.limiter.checkInstances(reg); err != nil {
+		return malformed(err)
+	}
 	if err := claimsCover(c.who, reg.Namespaces, host); err != nil {
 		return err
 	}

@@ -50,8 +50,8 @@ func isRegistry(path string) bool {
 
 func newRegistry(p *Pinboard) *registry {
 	g := &registry{Pinboard: p}
-	worker := func(serve func(context.Context, http.ResponseWriter, *registryCall) error) endpoint {
-		return endpoint{http.MethodPost, passport.ScopeWorker, maxWorkerBody, serve}
+	worker := func(most int64, serve func(context.Context, http.ResponseWriter, *registryCall) error) endpoint {
+		return endpoint{http.MethodPost, passport.ScopeWorker, most, serve}
 	}
 	look := func(serve func(context.Context, http.ResponseWriter, *registryCall) error) endpoint {
 		return endpoint{http.MethodGet, passport.ScopeOperator, 0, serve}
@@ -60,10 +60,10 @@ func newRegistry(p *Pinboard) *registry {
 		return endpoint{http.MethodPost, passport.ScopeOperator, maxOperatorBody, serve}
 	}
 	g.endpoints = map[string]endpoint{
-		wire.PathRegister:      worker(g.register),
-		wire.PathHeartbeat:     worker(g.heartbeat),
-		wire.PathRelease:       worker(g.release),
-		wire.PathDeregister:    worker(g.deregister),
+		wire.PathRegister:      worker(maxWorkerBody, g.register),
+		wire.PathHeartbeat:     worker(maxBeatBody, g.heartbeat),
+		wire.PathRelease:       worker(maxWorkerBody, g.release),
+		wire.PathDeregister:    worker(maxBeatBody, g.deregister),
 		"/registry/workers":    look(g.workers),
 		"/registry/health":     look(g.health),
 		"/registry/placements": look(g.placements),
@@ -87,6 +87,14 @@ func (g *registry) serve(w http.ResponseWriter, r *http.Request, t target) {
 		g.writeRefusal(w, r, err)
 		return
 	}
+	done, err := g.turn(r, t, e, who)
+	if err != nil {
+		g.log.Warn("registry call turned away", zap.String("path", t.path), zap.String("credential", who.Subject), zap.Error(err))
+		leaveBody(w, r)
+		g.writeRefusal(w, r, err)
+		return
+	}
+	defer done()
 	left := answerWithin - time.Since(began)
 	c := &registryCall{Request: r, target: t, who: who}
 	if e.limit == 0 {
@@ -98,6 +106,7 @@ func (g *registry) serve(w http.ResponseWriter, r *http.Request, t target) {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), left)
 	defer cancel()
+	g.boundWrites(w, r, answerWithin+g.opts.Limits.WritePause)
 	if err := e.serve(ctx, w, c); err != nil {
 		g.writeRefusal(w, r, err)
 	}
@@ -124,6 +133,28 @@ func (g *registry) admit(w http.ResponseWriter, r *http.Request, t target) (endp
 		return e, nil, refuse(http.StatusForbidden, "the credential lacks the scope "+e.scope)
 	}
 	return e, who, nil
+}
+
+// turn waits until a call may be served, and before that its body read.
+func (g *registry) turn(r *http.Request, t target, e endpoint, who *passport.Identity) (done func(), err error) {
+	if e.scope != passport.ScopeWorker {
+		return func() {}, nil
+	}
+	registered := func() {}
+	if t.path == wire.PathRegister {
+		if registered, err = g.limiter.register(r.Context(), who); err != nil {
+			return nil, err
+		}
+	}
+	read, err := g.limiter.body(r.Context(), r.ContentLength, e.limit)
+	if err != nil {
+		registered()
+		return nil, err
+	}
+	return func() {
+		read()
+		registered()
+	}, nil
 }
 
 // allow returns a 405 if the method is another one. GET includes HEAD.
@@ -190,7 +221,7 @@ func (g *registry) heartbeat(ctx context.Context, w http.ResponseWriter, c *regi
 	}
 	heard := time.Now()
 	g.leases.extend(s, asked, answer.TTL)
-	degraded, err := g.check(ctx, s, beat, answer.Degraded)
+	degraded, err := g.check(ctx, c.who, s, beat, answer.Degraded)
 	if err != nil {
 		return g.sessionOver(ctx, beat.SessionID, err)
 	}
@@ -241,7 +272,13 @@ func (g *registry) renew(ctx context.Context, beat *wire.Heartbeat) (store.BeatA
 
 // check probes the worker and records the outcome if it is another than the
 // last one (protocol §2).
-func (g *registry) check(ctx context.Context, s *lease, beat *wire.Heartbeat, was bool) (degraded bool, err error) {
+func (g *registry) check(ctx context.Context, who *passport.Identity, s *lease, beat *wire.Heartbeat, was bool) (degraded bool, err error) {
+	done, ok := g.limiter.probe(who)
+	if !ok {
+		g.log.Warn("worker not probed: too many probes are under way", zap.String("client", s.ClientID))
+		return was, nil
+	}
+	defer done()
 	// Part of the time is kept for the record.
 	end, _ := ctx.Deadline()
 	probing, cancel := context.WithDeadline(ctx, end.Add(-answerWithin/9))

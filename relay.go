@@ -115,13 +115,17 @@ func (e *exchange) copyBody(a *attempt) error {
 		piece, err = a.resp.Next()
 	}
 	if err == io.EOF && len(piece) <= atOnce {
-		return e.write(piece) // the server sends it when the handler has returned
+		return e.put(piece) // the server sends it when the handler has returned
 	}
 	defer e.unblock(a.flow)()
 	flushed := e.flushHead(a.resp, len(piece) > 0)
+	silent := newStall(e.x.p.opts.Limits.Silence, func() { a.flow.cancel(errSilent) })
+	defer silent.stop()
 	for {
 		if len(piece) == 0 && err == nil {
+			silent.watch()
 			piece, err = a.resp.Next()
+			silent.rest()
 		}
 		flushed()
 		if len(piece) > 0 {
@@ -145,6 +149,13 @@ func (e *exchange) copyBody(a *attempt) error {
 }
 
 func (e *exchange) write(p []byte) error {
+	e.writing.watch()
+	defer e.writing.rest()
+	return e.put(p)
+}
+
+// put is write for what the server has room for.
+func (e *exchange) put(p []byte) error {
 	if len(p) == 0 {
 		return nil
 	}
@@ -155,6 +166,8 @@ func (e *exchange) write(p []byte) error {
 }
 
 func (e *exchange) flush() error {
+	e.writing.watch()
+	defer e.writing.rest()
 	if err := e.rc.Flush(); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return &clientError{err}
 	}
@@ -191,7 +204,7 @@ func (e *exchange) flushHead(resp *upstream.Response, begun bool) (written func(
 func (e *exchange) logCut(a *attempt, err error) {
 	_, client := errors.AsType[*clientError](err)
 	switch cause := a.flow.cause(); {
-	case errors.Is(cause, errOwnerEnded), errors.Is(cause, errNodeStops):
+	case errors.Is(cause, errOwnerEnded), errors.Is(cause, errNodeStops), errors.Is(cause, errSilent):
 		e.x.info("an answer was cut", &e.call, a.lease, zap.Error(cause))
 	case client || e.r.Context().Err() != nil:
 		e.x.debug("the client left during the answer", &e.call, a.lease)

@@ -18,8 +18,6 @@ import (
 )
 
 const (
-	dialTimeout = 2 * time.Second
-	tlsTimeout  = 5 * time.Second
 	// idleTimeout is shorter than the 5 s after which uvicorn closes an idle
 	// connection: it must not do so under a request (protocol §5).
 	idleTimeout = 4 * time.Second
@@ -27,25 +25,24 @@ const (
 	// answers "Expect: 100-continue".
 	continueTimeout  = 5 * time.Second
 	maxIdlePerWorker = 128
-	maxAnswerHeader  = 1 << 20 // bytes
 )
 
-// newPool returns the connections to workers for the data plane, with the limits
-// of the transport that newTransport made.
-func newPool(t *http.Transport) *upstream.Pool {
+// newPool returns the connections to workers for the data plane, with the
+// settings of the transport that newTransport made, and the limits.
+func newPool(t *http.Transport, limits *Limits) *upstream.Pool {
 	return upstream.New(upstream.Config{
 		Dial: t.DialContext, TLS: t.TLSClientConfig, HandshakeTimeout: t.TLSHandshakeTimeout,
 		IdleTimeout: t.IdleConnTimeout, MaxIdlePerOrigin: t.MaxIdleConnsPerHost, MaxIdle: t.MaxIdleConns,
 		MaxPerOrigin: t.MaxConnsPerHost, DisableKeepAlives: t.DisableKeepAlives,
-		HeaderTimeout: t.ResponseHeaderTimeout, ContinueTimeout: t.ExpectContinueTimeout,
+		ContinueTimeout: t.ExpectContinueTimeout, WritePause: limits.WritePause,
 		MaxHeaderBytes: int(t.MaxResponseHeaderBytes),
 	})
 }
 
 // newTransport returns the model for connections to workers, with TLS settings
-// and limits of the host's, which may be nil. It dials directly, adds no header,
-// decodes nothing and follows no redirect (protocol §5).
-func newTransport(model *http.Transport) *http.Transport {
+// of the host's, which may be nil, and the limits. It dials directly, adds no
+// header, decodes nothing and follows no redirect (protocol §5).
+func newTransport(model *http.Transport, limits *Limits) *http.Transport {
 	t := &http.Transport{}
 	if model != nil {
 		t = model.Clone()
@@ -58,13 +55,14 @@ func newTransport(model *http.Transport) *http.Transport {
 	if dial == nil {
 		dial = directDial(nil)
 	}
-	t.DialContext = dialer(dial)
+	t.DialContext = dialer(dial, limits)
 	onlyHTTP1(t)
 	t.DisableCompression = true
-	t.TLSHandshakeTimeout = cmp.Or(t.TLSHandshakeTimeout, tlsTimeout)
+	t.TLSHandshakeTimeout = limits.TLSTimeout
+	t.ResponseHeaderTimeout = 0 // each attempt has its own
 	t.ExpectContinueTimeout = cmp.Or(t.ExpectContinueTimeout, continueTimeout)
 	t.MaxIdleConnsPerHost = cmp.Or(t.MaxIdleConnsPerHost, maxIdlePerWorker)
-	t.MaxResponseHeaderBytes = cmp.Or(t.MaxResponseHeaderBytes, maxAnswerHeader)
+	t.MaxResponseHeaderBytes = limits.AnswerHeaderBytes
 	if t.IdleConnTimeout == 0 || t.IdleConnTimeout > idleTimeout {
 		t.IdleConnTimeout = idleTimeout
 	}
@@ -86,9 +84,11 @@ func onlyHTTP1(t *http.Transport) {
 
 // dialer checks once more where a connection leads, for a dialer of the host's
 // that had no check.
-func dialer(dial func(ctx context.Context, network, addr string) (net.Conn, error)) func(context.Context, string, string) (net.Conn, error) {
+func dialer(dial func(ctx context.Context, network, addr string) (net.Conn, error), limits *Limits) func(context.Context, string, string) (net.Conn, error) {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
-		conn, err := dial(ctx, network, addr)
+		timed, cancel := context.WithTimeout(ctx, limits.DialTimeout)
+		defer cancel()
+		conn, err := dial(timed, network, addr)
 		if err != nil {
 			return nil, err
 		}
@@ -104,7 +104,7 @@ func dialer(dial func(ctx context.Context, network, addr string) (net.Conn, erro
 // name, those that are not allowed are passed over before anything is sent to
 // them.
 func directDial(resolver *net.Resolver) func(ctx context.Context, network, addr string) (net.Conn, error) {
-	return (&net.Dialer{Timeout: dialTimeout, Resolver: resolver, ControlContext: checkBeforeDial}).DialContext
+	return (&net.Dialer{Resolver: resolver, ControlContext: checkBeforeDial}).DialContext
 }
 
 // checkBeforeDial is a net.Dialer's ControlContext.

@@ -45,8 +45,10 @@ func (e *exchange) switchProtocols(a *attempt) {
 		e.refuse(refuse(http.StatusInternalServerError, "WebSockets are not possible here"))
 		return
 	}
-	t := &tunnel{client: client}
-	t.worker, t.early = a.resp.Conn()
+	limits := &e.x.p.opts.Limits
+	worker, early := a.resp.Conn()
+	t := &tunnel{client: paced{client, limits.WritePause}, worker: paced{worker, limits.WritePause}, early: early}
+	t.silent = newStall(limits.Silence, t.end)
 	stop := a.flow.AfterFunc(t.cut)
 	defer stop()
 	e.x.p.leases.stream(a.flow, t.end)
@@ -58,7 +60,7 @@ func (e *exchange) switchProtocols(a *attempt) {
 func (e *exchange) switchHead(fields upstream.Header) []byte {
 	h := e.w.Header() // the host may have put something there
 	copyFields(h, fields)
-	delete(h, "Content-Length") // there is no body, and whoever counts one loses frames
+	delete(h, headerContentLength) // there is no body, and whoever counts one loses frames
 	h[headerConnection] = []string{headerUpgrade}
 	h[headerUpgrade] = []string{fields.Get(headerUpgrade)}
 	var head bytes.Buffer
@@ -81,6 +83,7 @@ type tunnel struct {
 	worker net.Conn
 	early  []byte // what came from the worker with its head
 
+	silent *stall      // since the last byte of either side
 	ending atomic.Bool // to be closed in good order
 	timer  atomic.Pointer[time.Timer]
 }
@@ -93,9 +96,11 @@ func (t *tunnel) run(head, early []byte) {
 		return
 	}
 	var group sync.WaitGroup
+	t.silent.watch()
 	group.Go(func() { t.up(early) })
 	t.down()
 	group.Wait()
+	t.silent.stop()
 	if timer := t.timer.Load(); timer != nil {
 		timer.Stop()
 	}
@@ -133,6 +138,7 @@ func (t *tunnel) up(early []byte) {
 	for {
 		n, err := t.client.Read(buf.Space())
 		if n > 0 {
+			t.silent.watch()
 			if !t.send(t.worker, buf.Space()[:n]) {
 				return
 			}
@@ -178,6 +184,7 @@ func (t *tunnel) down() {
 			n, err = t.worker.Read(buf.Space())
 		}
 		if n > 0 {
+			t.silent.watch()
 			chunk := buf.Space()[:n]
 			if t.ending.Load() {
 				chunk = chunk[:frames.Pass(chunk)]
@@ -217,7 +224,7 @@ func reset(conn net.Conn) {
 	if t, ok := conn.(*tls.Conn); ok {
 		conn = t.NetConn() // nor an orderly end of TLS
 	}
-	if tcp, ok := conn.(*net.TCPConn); ok {
+	if tcp, ok := conn.(interface{ SetLinger(sec int) error }); ok { // a host may wrap it
 		_ = tcp.SetLinger(0)
 	}
 	_ = conn.Close()

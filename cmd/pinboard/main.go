@@ -81,10 +81,13 @@ func serve(ctx context.Context, env pinboard.Environment, log *zap.Logger) error
 	if err != nil {
 		return err
 	}
+	listener = limitConnections(listener, &env, log)
+	limits := pb.Limits()
 	server := &http.Server{
 		Handler:           pb,
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       75 * time.Second,
+		MaxHeaderBytes:    limits.URLBytes + limits.HeaderBytes + 4*limits.HeaderLines, // with ": " and the ends of lines
 		ErrorLog:          zap.NewStdLog(log.Named("http")),
 	}
 	// Runs once the listener is closed, so that no new request is turned away.

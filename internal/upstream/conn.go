@@ -16,15 +16,16 @@ var longAgo = time.Unix(1, 0)
 
 // conn is one connection to a worker. One exchange at a time uses it.
 type conn struct {
-	net.Conn             // what is spoken on: the wire, or TLS on it
-	wire     *wire       // below TLS
-	origin   *origin     // whose it is
-	addr     netip.Addr  // where it leads, the zero Addr if that is no IP address
-	fd       *descriptor // nil where the bytes do not come straight from a descriptor
-	idle     idleness    // tells while it is idle whether it can still be used
-	since    time.Time   // idle since then
-	onAbort  func()      // abort, made once
-	in       input       // what was read and not yet taken
+	net.Conn               // what is spoken on: the wire, or TLS on it
+	wire     *wire         // below TLS
+	origin   *origin       // whose it is
+	addr     netip.Addr    // where it leads, the zero Addr if that is no IP address
+	fd       *descriptor   // nil where the bytes do not come straight from a descriptor
+	idle     idleness      // tells while it is idle whether it can still be used
+	since    time.Time     // idle since then
+	pause    time.Duration // how long a write may wait; 0 for ever
+	onAbort  func()        // abort, made once
+	in       input         // what was read and not yet taken
 	// What follows is of the present exchange.
 	reused bool
 	heard  bool  // something of an answer was read
@@ -49,8 +50,8 @@ func (w *wire) Write(p []byte) (int, error) {
 	return n, err
 }
 
-func newConn(raw net.Conn, o *origin) *conn {
-	c := &conn{wire: &wire{Conn: raw}, origin: o, addr: addrOf(raw.RemoteAddr())}
+func newConn(raw net.Conn, o *origin, pause time.Duration) *conn {
+	c := &conn{wire: &wire{Conn: raw}, origin: o, pause: pause, addr: addrOf(raw.RemoteAddr())}
 	c.Conn = c.wire
 	c.onAbort = c.abort
 	if c.fd = newDescriptor(raw, c); c.fd != nil {
@@ -220,8 +221,25 @@ func (c *conn) fill() error {
 	return err
 }
 
-// write sends p.
+// write sends p, in pieces of which none may wait longer than the pause.
 func (c *conn) write(p []byte) error {
+	for c.pause > 0 && len(p) > largeBuffer {
+		if err := c.writePiece(p[:largeBuffer]); err != nil {
+			return err
+		}
+		p = p[largeBuffer:]
+	}
+	return c.writePiece(p)
+}
+
+func (c *conn) writePiece(p []byte) error {
+	if c.pause > 0 {
+		c.mu.Lock()
+		if !c.aborted {
+			_ = c.SetWriteDeadline(time.Now().Add(c.pause))
+		}
+		c.mu.Unlock()
+	}
 	_, err := c.Write(p)
 	return err
 }

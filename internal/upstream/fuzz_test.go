@@ -42,7 +42,7 @@ func (*script) SetWriteDeadline(time.Time) error { return nil }
 func readRaw(raw []byte, piece int, method string) (g got, rest int, err error) {
 	s := &script{left: raw, piece: piece}
 	pool := New(Config{})
-	c := newConn(s, pool.enter(&Origin{}))
+	c := newConn(s, pool.enter(&Origin{}), 0)
 	r := &Response{c: c, pool: pool, req: &Request{Method: method}, stop: func() bool { return true }}
 	if err := r.readHeads(); err != nil {
 		return got{}, 0, err

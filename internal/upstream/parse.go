@@ -109,6 +109,9 @@ const (
 // is made to look like two: they are errors.
 func frame(h Header, method string, status int, minor byte) (f framing, length int64, keep bool, err error) {
 	length, keep = -1, minor == '1'
+	if status < 200 { // whatever it says, it ends with its head
+		return noBody, length, keep, nil
+	}
 	chunked := false
 	for _, field := range h {
 		switch field.Name {
@@ -124,6 +127,10 @@ func frame(h Header, method string, status int, minor byte) (f framing, length i
 				return 0, 0, false, malformed("transfer encoding")
 			}
 			chunked = true
+		case trailer:
+			if framesByTrailer(field.Value) {
+				return 0, 0, false, malformed("trailer")
+			}
 		case connection:
 			for token := range strings.SplitSeq(field.Value, ",") {
 				if strings.EqualFold(textproto.TrimString(token), "close") {
@@ -136,7 +143,7 @@ func frame(h Header, method string, status int, minor byte) (f framing, length i
 		return 0, 0, false, malformed("length and transfer encoding")
 	}
 	switch {
-	case method == "HEAD" || status < 200 || status == 204 || status == 304:
+	case method == "HEAD" || status == 204 || status == 304:
 		return noBody, length, keep, nil
 	case chunked:
 		return byChunks, -1, keep, nil
@@ -146,6 +153,18 @@ func frame(h Header, method string, status int, minor byte) (f framing, length i
 		return byLength, length, keep, nil
 	}
 	return byClose, -1, false, nil
+}
+
+// framesByTrailer reports whether a Trailer line announces what only a header may
+// say.
+func framesByTrailer(line string) bool {
+	for name := range strings.SplitSeq(line, ",") {
+		switch textproto.CanonicalMIMEHeaderKey(textproto.TrimString(name)) {
+		case contentLength, transferEncoding, trailer:
+			return true
+		}
+	}
+	return false
 }
 
 // parseLength reads a Content-Length, which has digits only.

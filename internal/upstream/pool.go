@@ -34,6 +34,9 @@ type Config struct {
 	// HeaderTimeout bounds how long a worker may take for the head of its
 	// answer once it has the whole request. Default: no bound.
 	HeaderTimeout time.Duration
+	// WritePause is how long one piece of what is sent, at most 32 KiB, may wait
+	// for the worker to read it. Default: no bound.
+	WritePause time.Duration
 	// ContinueTimeout is how long a body is held back for a worker that does
 	// not answer "Expect: 100-continue". Default: 5 s.
 	ContinueTimeout time.Duration
@@ -149,11 +152,20 @@ func (p *Pool) acquire(ctx context.Context, req *Request, fresh bool) (c *conn, 
 			return nil, false, fmt.Errorf("wait for a connection: %w", ctx.Err())
 		}
 	}
-	for c := p.pop(o); c != nil; c = p.pop(o) {
-		if !fresh && time.Since(c.since) < p.cfg.IdleTimeout && c.alive() && (req.Allowed == nil || req.Allowed(c.addr) == nil) {
+	for !fresh {
+		c := p.pop(o)
+		if c == nil {
+			break
+		}
+		if time.Since(c.since) < p.cfg.IdleTimeout && c.alive() && (req.Allowed == nil || req.Allowed(c.addr) == nil) {
 			return c, true, nil
 		}
 		_ = c.Close()
+	}
+	if o.turns != nil {
+		if c := p.pop(o); c != nil {
+			_ = c.Close() // the new one takes its place
+		}
 	}
 	c, err = p.dial(ctx, o, req)
 	if err != nil {
@@ -303,7 +315,7 @@ func (p *Pool) dial(ctx context.Context, o *origin, req *Request) (*conn, error)
 	if err != nil {
 		return nil, err
 	}
-	c := newConn(raw, o)
+	c := newConn(raw, o, p.cfg.WritePause)
 	if req.Allowed != nil {
 		err = req.Allowed(c.addr)
 	}

@@ -84,8 +84,8 @@ type Request struct {
 	Repeatable bool
 
 	// Inform, if not nil, gets informational answers (1xx) as they come. The
-	// Header is good until it returns.
-	Inform func(status int, header Header)
+	// Header is good until it returns. An error ends the exchange.
+	Inform func(status int, header Header) error
 }
 
 // ErrMalformedRequest is returned for a request that would not be read as what

@@ -102,7 +102,9 @@ func (r *Response) readHeads() error {
 			r.upload.proceed()
 		}
 		if r.req.Inform != nil {
-			r.req.Inform(r.Status, r.Header)
+			if err := r.req.Inform(r.Status, r.Header); err != nil {
+				return err
+			}
 		}
 	}
 	switch {

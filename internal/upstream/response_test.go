@@ -100,6 +100,7 @@ func TestAnAnswerThatCouldBeReadInTwoWaysIsAnError(t *testing.T) {
 		ok + "Transfer-Encoding: chunked, chunked\r\n\r\n0\r\n\r\n", ok + "Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
 		ok + "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", ok + "Transfer-Encoding: xchunked\r\n\r\n",
 		ok + "Transfer-Encoding:\r\n\r\n", "HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+		ok + "Trailer: x, content-length\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
 		// Chunks.
 		chunked + "\r\n", chunked + "x\r\n", chunked + "-1\r\n", chunked + "0x1\r\na\r\n0\r\n\r\n", chunked + " 1\r\na\r\n0\r\n\r\n",
 		chunked + "1\na\r\n0\r\n\r\n", chunked + "1\r\na\n0\r\n\r\n", chunked + "1\r\nab\r\n0\r\n\r\n", chunked + "1 2\r\na\r\n0\r\n\r\n",
@@ -132,15 +133,16 @@ func TestInformationalAnswersPassInOrder(t *testing.T) {
 	t.Parallel()
 	onEveryWire(t, func(t *testing.T, start func(*testing.T, func(*peer)) *worker) {
 		w := start(t, once("HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 100 Continue\r\n\r\n"+
-			"HTTP/1.1 102 Processing\r\nContent-Length: 4\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nbody", false))
+			"HTTP/1.1 102 Processing\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nbody", false))
 		pool := w.pool()
 		for range 2 {
 			var seen []int
 			r := w.request("GET", "/")
-			r.Inform = func(status int, h Header) {
+			r.Inform = func(status int, h Header) error {
 				if seen = append(seen, status); status == 103 {
 					require.Equal(t, "</a>", h.Get("Link"))
 				}
+				return nil
 			}
 			g, err := do(t.Context(), pool, r)
 			require.NoError(t, err)

@@ -14,8 +14,8 @@ type place struct {
 }
 
 // bucket holds the rows of one (binding, shard), and who may get more. It is
-// made by the first registration that serves it and then stays: it remembers
-// that it has placed.
+// made by the first registration that serves it and then stays for long: it
+// remembers that it has placed.
 type bucket struct {
 	binding string
 	rows    map[string]*row

@@ -3,10 +3,16 @@ package memory
 import (
 	"context"
 	"time"
+
+	"github.com/pinboard-go/pinboard/internal/store"
 )
 
-// maxSweep bounds what one Sweep removes.
-const maxSweep = 1000
+const (
+	// maxSweep bounds what one Sweep removes, and
+	maxSweep = 1000
+	// maxForget how many buckets it looks at to forget them.
+	maxForget = 64
+)
 
 // Sweep removes dead rows, and clients whose memory is over.
 func (n *node) Sweep(ctx context.Context) (removed int, more bool, err error) {
@@ -25,9 +31,25 @@ func (n *node) Sweep(ctx context.Context) (removed int, more bool, err error) {
 	for removed < maxSweep && n.sweepClient(now) {
 		removed++
 	}
+	n.forgetBuckets(now)
 	n.pass(now)
 	// Whether the clients left over are due is for the next call to see.
 	return removed, removed == maxSweep, nil
+}
+
+// forgetBuckets forgets buckets that nobody has served for as long as a client is
+// remembered: a fleet may have bound many host names in its life. Which ones it
+// looks at is up to chance.
+func (d *directory) forgetBuckets(now time.Time) {
+	look := maxForget
+	for at, b := range d.buckets {
+		if look--; look < 0 {
+			return
+		}
+		if len(b.members) == 0 && len(b.rows) == 0 && now.Sub(b.vacatedAt) >= store.ClientMemory {
+			delete(d.buckets, at)
+		}
+	}
 }
 
 // sweepRow removes one dead row; false if there is none.

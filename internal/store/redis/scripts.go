@@ -38,6 +38,7 @@ var (
 	unlockScript     = load("unlock", "lib_fleet")
 	namespacesScript = load("namespaces", "lib_fleet")
 	supersededScript = load("superseded", "lib_fleet")
+	vacantScript     = load("vacant", "lib_fleet")
 )
 
 // Scripts on one bucket's keys.
@@ -56,6 +57,7 @@ var (
 	takenScript      = load("taken", "lib_bucket")
 	quarantineScript = load("quarantine", "lib_bucket")
 	sweepScript      = load("sweep", "lib_bucket")
+	forgetScript     = load("forget", "lib_bucket")
 )
 
 func load(name, library string) *script {

@@ -43,6 +43,9 @@ func (d *directory) Sweep(ctx context.Context) (removed int, more bool, err erro
 	}
 	if a.err == nil {
 		removed, more, err = d.sweep(ctx, d.keys.buckets(bindings))
+		if err == nil {
+			err = d.forget(ctx, bindings)
+		}
 	}
 	return removed, more, errors.Join(a.err, err, d.run(ctx, unlockScript.with([]string{fleet.sweep()}, token)).err)
 }

@@ -1,4 +1,4 @@
--- namespaces lists the namespaces that were ever registered.
+-- namespaces lists the namespaces that are remembered.
 --
 -- KEYS  namespaces
 -- Answer: {namespace…}

@@ -1,0 +1,114 @@
+package main
+
+import (
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/pinboard-go/pinboard"
+	"github.com/pinboard-go/pinboard/internal/quota"
+)
+
+const (
+	maxConnections = 20_000
+	// otherFiles is how many files the process needs for itself.
+	otherFiles = 256
+	// fullEvery is how often the log says that connections are turned away.
+	fullEvery = 10 * time.Second
+
+	// turnedAway is sent on a connection too many, whatever it is about to ask.
+	turnedAway = "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nContent-Length: 55\r\n" +
+		"Retry-After: 1\r\nCache-Control: no-store\r\nConnection: close\r\n\r\n" +
+		`{"error":"this node has as many connections as it may"}`
+)
+
+// connections accepts only so many connections at once. Those too many are
+// answered and closed: in a queue nobody would know of them.
+type connections struct {
+	net.Listener
+	quota   *quota.Quota[netip.Prefix]
+	trusted []netip.Prefix
+	log     *zap.Logger
+	said    time.Time // when the log last told; Accept is not called twice at once
+}
+
+// limitConnections bounds the connections of a listener as the environment says.
+func limitConnections(l net.Listener, env *pinboard.Environment, log *zap.Logger) net.Listener {
+	most := env.MaxConnections
+	fits := (openFiles() - otherFiles) / 2 // each may need one to a worker
+	switch {
+	case most == 0:
+		most = max(1, min(maxConnections, fits))
+	case most > fits:
+		log.Warn("PINBOARD_MAX_CONNECTIONS is more than the process has files for: raise the limit of open files",
+			zap.Int("connections", most), zap.Int("fit", fits))
+	}
+	each := env.MaxConnectionsPerAddress
+	if each == 0 {
+		each = max(1, most/2)
+	}
+	return &connections{Listener: l, quota: quota.New[netip.Prefix](most, each), trusted: env.Options.TrustedProxies, log: log}
+}
+
+// openFiles returns how many files the process may have open.
+func openFiles() int {
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil || limit.Cur > 1<<30 {
+		return 1 << 30
+	}
+	return int(limit.Cur)
+}
+
+// Accept returns the next connection that is not one too many.
+func (l *connections) Accept() (net.Conn, error) {
+	for {
+		conn, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		site := l.site(conn)
+		fault := l.quota.Take(site)
+		if fault == nil {
+			give := sync.OnceFunc(func() { l.quota.Give(site) })
+			return &counted{conn.(*net.TCPConn), give}, nil // main listens on TCP only
+		}
+		if now := time.Now(); now.Sub(l.said) >= fullEvery {
+			l.said = now
+			l.log.Warn("connections are turned away", zap.Stringer("from", conn.RemoteAddr()), zap.Bool("all", errors.Is(fault, quota.ErrFull)))
+		}
+		// Fits into the buffer of a socket that is new.
+		_, _ = io.WriteString(conn, turnedAway)
+		_ = conn.Close()
+	}
+}
+
+// site is who a connection counts for; the zero Prefix for a trusted proxy.
+func (l *connections) site(conn net.Conn) netip.Prefix {
+	ap, err := netip.ParseAddrPort(conn.RemoteAddr().String())
+	if err != nil {
+		return netip.Prefix{}
+	}
+	addr := ap.Addr().Unmap().WithZone("")
+	if slices.ContainsFunc(l.trusted, func(p netip.Prefix) bool { return p.Contains(addr) }) {
+		return netip.Prefix{}
+	}
+	return quota.Site(addr)
+}
+
+// counted is a connection that counts until it is closed.
+type counted struct {
+	*net.TCPConn
+	give func()
+}
+
+func (c *counted) Close() error {
+	defer c.give()
+	return c.TCPConn.Close()
+}

@@ -1,0 +1,214 @@
+package pinboard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sync/semaphore"
+
+	"github.com/pinboard-go/pinboard/internal/quota"
+	"github.com/pinboard-go/pinboard/internal/wire"
+	"github.com/pinboard-go/pinboard/passport"
+)
+
+const (
+	// slotPatience is how long a worker's call waits for its turn before it is
+	// told to come back: well below the 5 s after which the Python client gives
+	// up.
+	slotPatience = time.Second
+	// slotEvery is how often it looks for one.
+	slotEvery = 20 * time.Millisecond
+	// tellEvery is how often the log tells of requests that are too many.
+	tellEvery = 10 * time.Second
+)
+
+var (
+	errURLTooLong     = refuse(http.StatusRequestURITooLong, "the request target is too long")
+	errHeaderTooLarge = refuse(http.StatusRequestHeaderFieldsTooLarge, "the request's header is too large")
+	errBodyTooLong    = refuse(http.StatusRequestEntityTooLarge, "the body is too long")
+
+	errBusyNode    = notNow("this node has as many requests open as it takes", time.Second)
+	errBusyID      = notNow("the instance has as many requests open as it may have", time.Second)
+	errBusyAddress = &refusal{
+		status: http.StatusTooManyRequests, retryAfter: time.Second,
+		message: "your address has as many requests open as it may have",
+	}
+	errBusyRegistry = notNow("too many workers are registering", 2*time.Second)
+)
+
+// limiter counts what is in use of a node's Limits.
+type limiter struct {
+	limits Limits
+
+	requests      *quota.Quota[netip.Prefix] // of the data plane, by client address
+	ids           *quota.Quota[heldName]
+	registrations *quota.Quota[credential]
+	probes        *quota.Quota[credential]
+	bodies        *semaphore.Weighted // bytes of bodies of workers' calls
+	replay        atomic.Int64        // bytes that replay buffers may hold
+	told          atomic.Int64        // when the log last told of requests too many, in Unix ns
+}
+
+// tell has the log say, once in a while, that requests are turned away.
+func (l *limiter) tell(log *zap.Logger, why error) {
+	last, now := l.told.Load(), time.Now().UnixNano()
+	if now-last >= int64(tellEvery) && l.told.CompareAndSwap(last, now) {
+		log.Warn("requests are turned away", zap.Error(why))
+	}
+}
+
+// credential names whose call it is.
+type credential struct{ provider, subject string }
+
+func credentialOf(who *passport.Identity) credential {
+	return credential{who.Provider, who.Subject}
+}
+
+func newLimiter(l Limits) *limiter {
+	return &limiter{
+		limits:        l,
+		requests:      quota.New[netip.Prefix](l.Requests, l.RequestsPerAddress),
+		ids:           quota.New[heldName](l.Requests, l.RequestsPerID),
+		registrations: quota.New[credential](l.Registrations, l.RegistrationsPerKey),
+		probes:        quota.New[credential](l.Probes, l.ProbesPerKey),
+		bodies:        semaphore.NewWeighted(l.RegistryBytes),
+	}
+}
+
+// checkTarget returns a refusal for a request target that is too long.
+func (l *limiter) checkTarget(r *http.Request) error {
+	if len(r.RequestURI) > l.limits.URLBytes {
+		return errURLTooLong
+	}
+	return nil
+}
+
+// checkHeader returns a refusal for a header that is too large.
+func (l *limiter) checkHeader(r *http.Request) error {
+	size, lines := len(r.Host), 0
+	for name, values := range r.Header {
+		lines += len(values)
+		for _, value := range values {
+			size += len(name) + len(value)
+		}
+	}
+	if size > l.limits.HeaderBytes || lines > l.limits.HeaderLines {
+		return errHeaderTooLarge
+	}
+	return nil
+}
+
+// boundBody refuses a body that says that it is too long, and has one that turns
+// out to be fail.
+func (l *limiter) boundBody(w http.ResponseWriter, r *http.Request) error {
+	most := l.limits.BodyBytes
+	if most == 0 || !hasBody(r) {
+		return nil
+	}
+	if r.ContentLength > most {
+		return errBodyTooLong
+	}
+	r.Body = http.MaxBytesReader(w, r.Body, most)
+	return nil
+}
+
+// enter counts a request of the data plane by its client's address.
+func (l *limiter) enter(addr netip.Addr) (leave func(), err error) {
+	site := quota.Site(addr)
+	switch err := l.requests.Take(site); {
+	case errors.Is(err, quota.ErrShare):
+		return nil, errBusyAddress
+	case err != nil:
+		return nil, errBusyNode
+	}
+	return func() { l.requests.Give(site) }, nil
+}
+
+// enterID counts a request that was let in by its instance.
+func (l *limiter) enterID(a ask) (leave func(), err error) {
+	name := a.heldName()
+	if l.ids.Take(name) != nil {
+		return nil, errBusyID
+	}
+	return func() { l.ids.Give(name) }, nil
+}
+
+// keep returns how much of a body may be kept for a second worker, which must be
+// given back: nothing if too much is kept already.
+func (l *limiter) keep(most int, length int64) (n int, release func()) {
+	if length >= 0 && length < int64(most) {
+		most = int(length)
+	}
+	size := int64(most)
+	if l.replay.Add(size) > l.limits.ReplayBytes {
+		l.replay.Add(-size)
+		return 0, func() {}
+	}
+	return most, func() { l.replay.Add(-size) }
+}
+
+// register waits for a worker's turn to register.
+func (l *limiter) register(ctx context.Context, who *passport.Identity) (done func(), err error) {
+	key := credentialOf(who)
+	ctx, cancel := context.WithTimeout(ctx, slotPatience)
+	defer cancel()
+	tick := time.NewTicker(slotEvery)
+	defer tick.Stop()
+	for l.registrations.Take(key) != nil {
+		select {
+		case <-ctx.Done():
+			return nil, errBusyRegistry
+		case <-tick.C:
+		}
+	}
+	return func() { l.registrations.Give(key) }, nil
+}
+
+// probe reports whether a heartbeat may probe its worker; then done must be
+// called.
+func (l *limiter) probe(who *passport.Identity) (done func(), ok bool) {
+	key := credentialOf(who)
+	if l.probes.Take(key) != nil {
+		return nil, false
+	}
+	return func() { l.probes.Give(key) }, true
+}
+
+// body waits until the body of a worker's call may be read: length is what the
+// call says, below 0 if it does not, and most what it may be.
+func (l *limiter) body(ctx context.Context, length, most int64) (done func(), err error) {
+	if length < 0 {
+		length = most
+	}
+	if length <= smallBody {
+		return func() {}, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, slotPatience)
+	defer cancel()
+	if l.bodies.Acquire(ctx, length) != nil {
+		return nil, errBusyRegistry
+	}
+	return func() { l.bodies.Release(length) }, nil
+}
+
+// checkInstances returns an error for a worker with too many live ids.
+func (l *limiter) checkInstances(reg *wire.Register) error {
+	n := 0
+	for _, ids := range reg.Instances {
+		n += len(ids)
+	}
+	if n > l.limits.Instances {
+		return &wire.FieldError{Field: "instances", Reason: fmt.Sprintf("has %d ids, must have at most %d", n, l.limits.Instances)}
+	}
+	return nil
+}
+
+// Limits returns the limits of the node, defaults filled in: for the host's
+// server, whose MaxHeaderBytes has to leave room for URLBytes and HeaderBytes.
+func (p *Pinboard) Limits() Limits { return p.opts.Limits }

@@ -1,0 +1,8 @@
+package pinboard
+
+// standardLimits returns the defaults.
+func standardLimits() *Limits {
+	var l Limits
+	l.fill(nil)
+	return &l
+}

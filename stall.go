@@ -1,0 +1,83 @@
+package pinboard
+
+import (
+	"sync"
+	"time"
+)
+
+// stall ends what makes no progress for too long. It sets no deadline while
+// there is progress, and so never lifts one that the host's server has set. Its
+// methods are safe for concurrent use; a nil *stall never ends anything.
+type stall struct {
+	limit time.Duration
+	end   func()
+
+	mu    sync.Mutex
+	timer *time.Timer
+	due   time.Time // zero: at rest
+	over  bool
+}
+
+// newStall returns a stall at rest; nil for no limit. end is called at most once for each watch,
+// and never after rest or stop has returned; it must not call the stall.
+func newStall(limit time.Duration, end func()) *stall {
+	if limit == 0 {
+		return nil
+	}
+	return &stall{limit: limit, end: end}
+}
+
+// watch begins the time, or begins it anew.
+func (s *stall) watch() {
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.over {
+		return
+	}
+	s.due = time.Now().Add(s.limit)
+	if s.timer == nil {
+		s.timer = time.AfterFunc(s.limit, s.fire)
+	} else {
+		s.timer.Reset(s.limit)
+	}
+}
+
+// rest ends the time until the next watch.
+func (s *stall) rest() {
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.due = time.Time{}
+	if s.timer != nil {
+		s.timer.Stop()
+	}
+}
+
+// stop is rest for good.
+func (s *stall) stop() {
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.over, s.due = true, time.Time{}
+	if s.timer != nil {
+		s.timer.Stop()
+	}
+}
+
+func (s *stall) fire() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	// A timer may have fired in the moment in which it was set anew.
+	if s.due.IsZero() || time.Now().Before(s.due) {
+		return
+	}
+	s.due = time.Time{}
+	s.end()
+}
