@@ -9,7 +9,7 @@ import (
 // Not parallel: it counts what the whole process allocates. The worker allocates
 // nothing.
 func TestAShortExchangeAllocatesLittle(t *testing.T) {
-	for name, limit := range map[string]float64{"GET": 5, "POST": 12} {
+	for name, limit := range map[string]float64{"GET": 7, "POST": 14} {
 		answer := []byte("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 4\r\n\r\nbody")
 		w := newTCPWorker(t, func(p *peer) {
 			buf := make([]byte, 64<<10)

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -325,5 +326,37 @@ func TestAHandshakeMayTakeOnlySoLong(t *testing.T) {
 		_, err := do(t.Context(), pool, r)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.Equal(t, 3*time.Second, time.Since(start))
+	})
+}
+
+func TestAWorkerMayLeaveWhatIsSentUnreadOnlySoLong(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const pause = 3 * time.Second
+		w := newMemoryWorker(t, func(p *peer) {
+			head := p.head()
+			if strings.HasPrefix(head, "POST /slow") {
+				for read := 0; read < 200_000; {
+					time.Sleep(pause - time.Second)
+					n, err := io.ReadFull(p.r, make([]byte, 50_000))
+					if err != nil {
+						return
+					}
+					read += n
+				}
+				p.ok("slow")
+				return
+			}
+			time.Sleep(time.Hour)
+		})
+		pool := w.pool(func(c *Config) { c.WritePause = pause })
+		g, err := do(t.Context(), pool, w.post("/slow", strings.Repeat("b", 200_000)))
+		require.NoError(t, err)
+		require.Equal(t, "slow", g.body)
+		start := time.Now()
+		_, err = do(t.Context(), pool, w.post("/stuck", strings.Repeat("b", 200_000)))
+		require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+		require.True(t, failure(t, err).Sent)
+		require.Equal(t, pause+lateAnswer, time.Since(start))
 	})
 }

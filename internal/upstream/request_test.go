@@ -1,10 +1,14 @@
 package upstream
 
 import (
+	"errors"
 	"io"
 	"net/http"
 	"strings"
 	"testing"
+	"testing/iotest"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -120,3 +124,127 @@ func TestBodiesArriveWhole(t *testing.T) {
 type atEOF func()
 
 func (f atEOF) Read([]byte) (int, error) { f(); return 0, io.EOF }
+
+// A worker may answer while it does not read, and goes on to send.
+func TestAnEarlyAnswerDoesNotWaitForTheRequest(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newMemoryWorker(t, func(p *peer) {
+			time.Sleep(time.Second) // the client's write is stuck by now
+			p.send("HTTP/1.1 413 Content Too Large\r\nContent-Length: 2\r\n\r\nno")
+			<-p.t.Context().Done()
+		})
+		pool := w.pool()
+		g, err := do(t.Context(), pool, w.post("/", strings.Repeat("b", 1<<20)))
+		require.NoError(t, err)
+		require.NoError(t, g.err)
+		require.Equal(t, 413, g.Status)
+		require.Equal(t, "no", g.body)
+		requireIdle(t, pool, 0)
+	})
+}
+
+func TestAHeadWaitsForItsBodyOnlyAMoment(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		heads := make(chan time.Time, 1)
+		w := newMemoryWorker(t, func(p *peer) {
+			head := p.head()
+			heads <- time.Now()
+			body, _, _ := p.body(head)
+			p.ok(body)
+		})
+		start := time.Now()
+		r := w.post("/", "text")
+		r.Body = io.MultiReader(atEOF(func() { time.Sleep(time.Hour) }), r.Body)
+		g, err := do(t.Context(), w.pool(), r)
+		require.NoError(t, err)
+		require.Equal(t, "text", g.body)
+		require.Equal(t, headDelay, (<-heads).Sub(start))
+	})
+}
+
+// C11
+func TestAnExpectedBodyIsSentOnlyWhenItIsAskedFor(t *testing.T) {
+	t.Parallel()
+	onEveryWire(t, func(t *testing.T, start func(*testing.T, func(*peer)) *worker) {
+		w := start(t, func(p *peer) {
+			for head := p.head(); head != ""; head = p.head() {
+				if strings.Contains(head, "/refused") {
+					p.send("HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n")
+					if rest, _ := io.ReadAll(p.r); len(rest) > 0 {
+						p.t.Errorf("a body that was not asked for: %q", rest)
+					}
+					return
+				}
+				p.send("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 100 Continue\r\n\r\n")
+				body, _, _ := p.body(head)
+				p.ok(body)
+			}
+		})
+		pool := w.pool()
+		for range 20 {
+			r := w.post("/refused", "text")
+			r.Expect = true
+			g, err := do(t.Context(), pool, r)
+			require.NoError(t, err)
+			require.Equal(t, 503, g.Status)
+			requireIdle(t, pool, 0)
+		}
+		for range 5 {
+			r := w.post("/", "text")
+			r.Expect = true
+			g, err := do(t.Context(), pool, r)
+			require.NoError(t, err)
+			require.Equal(t, "text", g.body)
+		}
+		require.Equal(t, 21, w.connections())
+	})
+}
+
+func TestAWorkerThatIgnoresAnExpectationGetsTheBody(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newMemoryWorker(t, echo)
+		r := w.post("/", "text")
+		r.Expect = true
+		start := time.Now()
+		g, err := do(t.Context(), w.pool(), r)
+		require.NoError(t, err)
+		require.True(t, strings.HasSuffix(g.body, "text"), g.body)
+		require.Equal(t, 5*time.Second, time.Since(start))
+	})
+}
+
+func TestABodyThatFailsEndsTheRequest(t *testing.T) {
+	t.Parallel()
+	planted := errors.New("planted")
+	onEveryWire(t, func(t *testing.T, start func(*testing.T, func(*peer)) *worker) {
+		for _, c := range []struct {
+			body   io.Reader
+			length int64
+			want   error
+		}{
+			{io.MultiReader(strings.NewReader("te"), iotest.ErrReader(planted)), 4, planted},
+			{io.MultiReader(strings.NewReader("te"), iotest.ErrReader(planted)), -1, planted},
+			{strings.NewReader("te"), 4, errShort},
+			{strings.NewReader("texts"), 4, errSurplus},
+		} {
+			got := make(chan string, 1)
+			w := start(t, func(p *peer) {
+				head := p.head()
+				body, trailers, err := p.body(head)
+				if head != "" && err == nil {
+					got <- body + trailers
+				}
+				close(got)
+			})
+			r := w.post("/", "")
+			r.Body, r.Length = c.body, c.length
+			_, err := do(t.Context(), w.pool(), r)
+			require.ErrorIs(t, err, c.want)
+			whole, ok := <-got
+			require.False(t, ok, "it looked whole: %q", whole)
+		}
+	})
+}

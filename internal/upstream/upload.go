@@ -33,10 +33,12 @@ type upload struct {
 	last    atomic.Bool   // the last bytes are being written
 	whole   atomic.Bool   // all was written
 
+	writing sync.Mutex // held for as long as a write takes
+	head    []byte     // not yet sent
+
 	mu     sync.Mutex
-	head   []byte // not yet sent
-	headed bool   // the head of the answer is there
-	err    error  // why not all was written, before anybody said it was over
+	headed bool  // the head of the answer is there
+	err    error // why not all was written, before anybody said it was over
 }
 
 func startUpload(c *conn, req *Request, pool *Pool, head []byte) *upload {
@@ -86,7 +88,7 @@ func (u *upload) run() {
 	if u.goahead != nil && !u.wait() {
 		return
 	}
-	timer := time.AfterFunc(headDelay, func() { _ = u.write(nil) })
+	timer := time.AfterFunc(headDelay, u.writeHead)
 	defer timer.Stop()
 	if err := u.send(buf); err != nil {
 		u.failed(err)
@@ -158,26 +160,35 @@ func (e *sourceError) Unwrap() error { return e.err }
 
 // write sends the head, unless that was done, and p.
 func (u *upload) write(p []byte) error {
-	u.mu.Lock()
-	head := u.head
-	u.head = nil
-	if head != nil {
-		// With the lock, so that nothing overtakes it.
-		defer u.mu.Unlock()
+	u.writing.Lock()
+	defer u.writing.Unlock()
+	if head := u.head; head != nil {
+		u.head = nil
 		defer putBuffer(head)
 		if len(p) > 0 && len(p) <= cap(head)-len(head) {
 			head, p = append(head, p...), nil
 		}
-		if err := u.c.write(head); err != nil || len(p) == 0 {
+		if err := u.c.write(head); err != nil {
 			return err
 		}
-		return u.c.write(p)
 	}
-	u.mu.Unlock()
 	if len(p) == 0 {
 		return nil
 	}
 	return u.c.write(p)
+}
+
+// writeHead sends the head, unless that was done or is being done.
+func (u *upload) writeHead() {
+	if !u.writing.TryLock() {
+		return
+	}
+	defer u.writing.Unlock()
+	if head := u.head; head != nil {
+		u.head = nil
+		_ = u.c.write(head) // whoever waits for the answer notices
+		putBuffer(head)
+	}
 }
 
 // chunkHead is the room for the line before a chunk, and chunkTail that for

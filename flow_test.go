@@ -1,0 +1,98 @@
+package pinboard
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// inFlow runs f with a flow of a client that leaves when told to.
+func inFlow(t *testing.T, f func(t *testing.T, open *flow, leave func())) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		client, leave := context.WithCancel(context.WithValue(t.Context(), backendKey{}, "of the client"))
+		defer leave()
+		s := &lease{flows: map[*flow]struct{}{}}
+		l := newLeases(nil, nil)
+		open := l.open(client, s)
+		defer open.close()
+		f(t, open, leave)
+	})
+}
+
+var errPlantedEnd = errors.New("planted end")
+
+func TestAFlowIsAContext(t *testing.T) {
+	t.Parallel()
+	inFlow(t, func(t *testing.T, open *flow, _ func()) {
+		require.NoError(t, open.Err())
+		require.NoError(t, open.cause())
+		require.Equal(t, "of the client", open.Value(backendKey{}))
+		below, cancel := context.WithTimeout(open, time.Hour)
+		defer cancel()
+		open.cancel(errPlantedEnd)
+		open.cancel(errors.New("too late"))
+		<-open.Done()
+		<-below.Done()
+		require.Equal(t, context.Canceled, open.Err())
+		require.Equal(t, errPlantedEnd, open.cause())
+		require.Equal(t, context.Canceled, below.Err())
+	})
+}
+
+func TestAFlowEndsWithItsClient(t *testing.T) {
+	t.Parallel()
+	inFlow(t, func(t *testing.T, open *flow, leave func()) {
+		called := 0
+		open.AfterFunc(func() { called++ })
+		leave()
+		require.Equal(t, context.Canceled, open.Err(), "at once")
+		require.Equal(t, context.Canceled, open.cause())
+		<-open.Done()
+		synctest.Wait()
+		require.Equal(t, 1, called)
+	})
+}
+
+func TestAFlowCallsEachThatAskedAndHasNotTakenItBack(t *testing.T) {
+	t.Parallel()
+	inFlow(t, func(t *testing.T, open *flow, _ func()) {
+		called := make([]int, 6)
+		stops := make([]func() bool, len(called))
+		for i := range called {
+			stops[i] = open.AfterFunc(func() { called[i]++ })
+		}
+		for _, i := range []int{1, 4} {
+			require.True(t, stops[i]())
+			require.False(t, stops[i](), "it was taken back before")
+		}
+		open.cancel(errPlantedEnd)
+		synctest.Wait()
+		require.Equal(t, []int{1, 0, 1, 1, 0, 1}, called)
+		for _, stop := range stops {
+			require.False(t, stop())
+		}
+		late := 0
+		stop := open.AfterFunc(func() { late++ })
+		synctest.Wait()
+		require.Equal(t, 1, late)
+		require.False(t, stop())
+	})
+}
+
+func TestAClosedFlowCallsNobody(t *testing.T) {
+	t.Parallel()
+	inFlow(t, func(t *testing.T, open *flow, leave func()) {
+		open.AfterFunc(func() { require.Fail(t, "it is over") })
+		open.close()
+		open.close()
+		leave()
+		synctest.Wait()
+		<-open.Done()
+		require.Empty(t, open.lease.flows)
+	})
+}
