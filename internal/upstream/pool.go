@@ -31,9 +31,6 @@ type Config struct {
 	MaxPerOrigin int
 	// DisableKeepAlives has every request use a connection of its own.
 	DisableKeepAlives bool
-	// HeaderTimeout bounds how long a worker may take for the head of its
-	// answer once it has the whole request. Default: no bound.
-	HeaderTimeout time.Duration
 	// WritePause is how long one piece of what is sent, at most 32 KiB, may wait
 	// for the worker to read it. Default: no bound.
 	WritePause time.Duration

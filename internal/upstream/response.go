@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/textproto"
 	"strings"
-	"time"
 )
 
 // Response is a worker's answer. It must be closed, or handed over with Hijack.
@@ -71,10 +70,6 @@ func (r *Response) roundTrip() error {
 // send sends a request without a body, and may read the beginning of the
 // answer.
 func (r *Response) send(head []byte) error {
-	d := r.pool.cfg.HeaderTimeout
-	if d > 0 {
-		r.c.readBy(time.Now().Add(d))
-	}
 	if r.c.fd == nil || !r.c.fd.plain {
 		return r.c.write(head)
 	}
@@ -107,11 +102,8 @@ func (r *Response) readHeads() error {
 			}
 		}
 	}
-	switch {
-	case r.upload != nil:
+	if r.upload != nil {
 		r.upload.answered()
-	case r.pool.cfg.HeaderTimeout > 0:
-		r.c.readBy(time.Time{})
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -89,7 +90,7 @@ func TestAnAnswerThatCouldBeReadInTwoWaysIsAnError(t *testing.T) {
 		"HTTP/1.1 200 O\rK\r\n\r\n", "HTTP/1.1 200 O\x00K\r\n\r\n", "ICY 200 OK\r\n\r\n",
 		// Lines.
 		"HTTP/1.1 200 OK\nContent-Length: 0\n\n", ok + "Content-Length: 0\n\r\n", ok + "Content-Length: 0\r\n\n",
-		ok + "X: a\rContent-Length: 9\r\n\r\n", ok + "X: a\x00\r\n\r\n", ok + "X: a\x0bb\r\n\r\n", ok + "X: \x7f\r\n\r\n", ok + "X: a\r\n b\r\n\r\n", ok + "\tX: a\r\n\r\n",
+		ok + "Content-Length: 0\r\nX\n", ok + "X: a\rContent-Length: 9\r\n\r\n", ok + "X: a\x00\r\n\r\n", ok + "X: a\x0bb\r\n\r\n", ok + "X: \x7f\r\n\r\n", ok + "X: a\r\n b\r\n\r\n", ok + "\tX: a\r\n\r\n",
 		ok + "X : a\r\n\r\n", ok + "Content-Length : 0\r\n\r\n", ok + ": a\r\n\r\n", ok + "X\r\n\r\n", ok + "X a: b\r\n\r\n",
 		// Framing.
 		ok + "Content-Length: 1\r\nContent-Length: 2\r\n\r\nab", ok + "Content-Length: 1\r\ncontent-length: 1\r\n\r\na",
@@ -239,48 +240,61 @@ func TestAProtocolSwitchHandsTheConnectionOver(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, "early-late", string(append(got, rest...)))
 		resp.Close()
+		requireIdle(t, pool, 0)
 		_, err = conn.Read(rest)
 		require.Error(t, err)
-		requireIdle(t, pool, 0)
 	})
 }
 
-func TestAWorkerMayTakeOnlySoLongForTheHead(t *testing.T) {
+func TestSurplusEndsAConnection(t *testing.T) {
+	t.Parallel()
+	onEveryWire(t, func(t *testing.T, start func(*testing.T, func(*peer)) *worker) {
+		for _, raw := range []string{
+			"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nbody!", "HTTP/1.1 204 No Content\r\n\r\nbody",
+			"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nbody\r\n0\r\n\r\nHTTP/1.1 200 OK\r\n",
+		} {
+			w := start(t, once(raw, false))
+			pool := w.pool()
+			for range 2 {
+				g, err := do(t.Context(), pool, w.request("GET", "/"))
+				require.NoError(t, err)
+				require.NoError(t, g.err)
+				requireIdle(t, pool, 0)
+			}
+			require.Equal(t, 2, w.connections())
+		}
+	})
+}
+
+// What could not be sent does not shorten an answer that has begun.
+func TestAnAnswerMayTakeLongerThanTheRequestThatFailed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newMemoryWorker(t, func(p *peer) {
-			for head := p.head(); head != ""; head = p.head() {
-				body, _, _ := p.body(head)
-				wait := 900 * time.Millisecond
-				if strings.HasPrefix(head, "GET /late") || body == "late" {
-					wait = 2 * time.Second
-				}
-				time.Sleep(wait)
-				p.send("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n")
-				time.Sleep(2 * time.Second) // a body may take longer
-				p.send("body")
-			}
+			p.head()
+			p.send("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n")
+			time.Sleep(time.Minute)
+			p.send("body")
 		})
-		pool := w.pool(func(c *Config) { c.HeaderTimeout = time.Second })
-		slow := func(text string) *Request {
-			r := w.post("/", text)
-			r.Body = io.MultiReader(atEOF(func() { time.Sleep(3 * time.Second) }), strings.NewReader(text))
-			return r
-		}
-		for range 2 {
-			for _, r := range []*Request{w.request("GET", "/"), slow("soon")} {
-				g, err := do(t.Context(), pool, r)
-				require.NoError(t, err)
-				require.NoError(t, g.err)
-				require.Equal(t, "body", g.body)
-			}
-			for _, r := range []*Request{w.request("GET", "/late"), slow("late")} {
-				_, err := do(t.Context(), pool, r)
-				require.ErrorContains(t, err, "timeout")
-				require.True(t, failure(t, err).Sent)
-			}
-		}
+		pool := w.pool(func(c *Config) { c.WritePause = time.Second })
+		g, err := do(t.Context(), pool, w.post("/", strings.Repeat("b", 1<<20)))
+		require.NoError(t, err)
+		require.NoError(t, g.err)
+		require.Equal(t, "body", g.body)
 	})
+}
+
+func TestNothingLiftsAnAbort(t *testing.T) {
+	t.Parallel()
+	w := newMemoryWorker(t, func(p *peer) { <-p.t.Context().Done() })
+	raw, err := w.dial(t.Context())
+	require.NoError(t, err)
+	c := newConn(raw, nil, time.Hour)
+	defer func() { _ = c.Close() }()
+	c.abort()
+	c.readBy(time.Time{})
+	require.ErrorIs(t, c.fill(), os.ErrDeadlineExceeded)
+	require.ErrorIs(t, c.write([]byte("x")), os.ErrDeadlineExceeded)
 }
 
 func TestCancellingEndsWhateverWaits(t *testing.T) {

@@ -95,18 +95,6 @@ func (u *upload) run() {
 		return
 	}
 	u.whole.Store(true)
-	if d := u.pool.cfg.HeaderTimeout; d > 0 {
-		u.await(d)
-	}
-}
-
-// await bounds how long the answer's head may take from now on.
-func (u *upload) await(d time.Duration) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if !u.headed {
-		u.c.readBy(time.Now().Add(d))
-	}
 }
 
 // answered says that the head of the answer is there.
@@ -143,13 +131,15 @@ func (u *upload) failed(err error) {
 	default:
 	}
 	u.mu.Lock()
+	defer u.mu.Unlock()
 	u.err = err
-	u.mu.Unlock()
 	if _, ok := err.(*sourceError); ok { //nolint:errorlint // never wrapped
 		u.c.abort() // half a request must not look like one that takes its time
 		return
 	}
-	u.await(lateAnswer)
+	if !u.headed {
+		u.c.readBy(time.Now().Add(lateAnswer))
+	}
 }
 
 // sourceError is the body's own.
