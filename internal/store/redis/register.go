@@ -183,7 +183,7 @@ func (d *directory) reclaim(ctx context.Context, r *registering) (duplicates []w
 		for _, n := range g.items {
 			args = append(args, refs[n].ID, d.keys.leaf(refs[n].ID))
 		}
-		calls[i] = reclaimScript.with([]string{g.bucket.meta(), g.bucket.leaves(), g.bucket.session(r.SessionID)}, args...)
+		calls[i] = reclaimScript.with([]string{g.bucket.meta(), g.bucket.session(r.SessionID)}, args...)
 	}
 	var taken []int // by others
 	for _, some := range inParts(calls) {

@@ -30,10 +30,7 @@ func (d *directory) Resolve(ctx context.Context, req store.Request) (store.Resul
 
 func (d *directory) resolveCall(req store.Request) call {
 	bucket, leaf := d.keys.of(store.Bind(req.Hostname, req.Namespace), req.ID), d.keys.leaf(req.ID)
-	keys := []string{
-		bucket.meta(), bucket.sessions(), bucket.candidates(), bucket.clients(), bucket.leaves(), bucket.rows(leaf),
-		bucket.hosts(),
-	}
+	keys := []string{bucket.meta(), bucket.candidates(), bucket.rows(leaf)}
 	args := []any{
 		string(bucket), req.ID, leaf, req.Preferred, req.View, req.BalanceFactor,
 		int64(req.Dice[0]), int64(req.Dice[1]), int64(req.Dice[2]), d.lease, req.Unless,

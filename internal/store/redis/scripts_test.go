@@ -96,7 +96,7 @@ func (b bucketOf) reclaim(t *testing.T, sid, client, kin string, ids ...string) 
 	for _, id := range ids {
 		args = append(args, id, b.keys.leaf(id))
 	}
-	a := b.calling(t, reclaimScript.with([]string{b.meta(), b.leaves(), b.session(sid)}, args...))
+	a := b.calling(t, reclaimScript.with([]string{b.meta(), b.session(sid)}, args...))
 	var numbers []int64
 	for a.more() {
 		numbers = append(numbers, a.int())

@@ -3,7 +3,8 @@
 -- frozen is the version of a session's state that no later state replaces.
 local frozen = 9007199254740991
 
--- list makes a session a candidate, with a headroom; unlist takes it from them.
+-- list makes a session a candidate, with a headroom; unlist takes it from them,
+-- and says whether it was one.
 -- The version changes with the set.
 local function changed(meta)
   call('HSET', meta, 'version', rise(call('HGET', meta, 'version'), micros()))
@@ -16,9 +17,11 @@ local function list(meta, candidates, sid, headroom)
 end
 
 local function unlist(meta, candidates, sid)
-  if call('ZREM', candidates, sid) == 1 then
+  local was = call('ZREM', candidates, sid) == 1
+  if was then
     changed(meta)
   end
+  return was
 end
 
 -- vacate notes when the last session that has ended here did, in Unix ms.
@@ -54,18 +57,23 @@ local function parse(row)
   return tonumber(epoch), sid
 end
 
--- put writes a row, which may replace another one.
-local function put(leaves, key, leaf, id, epoch, sid)
-  if call('HSET', key, id, int(epoch) .. ' ' .. sid) == 1 and call('HLEN', key) == 1 then
-    call('SETBIT', leaves, leaf, 1)
+-- mark notes whether a leaf has rows.
+local function mark(base, leaf, has)
+  call('SETBIT', base .. 'leaves', leaf, has)
+end
+
+-- put writes a row, which may replace another one. The epoch is a text.
+local function put(base, key, leaf, id, epoch, sid)
+  if call('HSET', key, id, epoch .. ' ' .. sid) == 1 and call('HLEN', key) == 1 then
+    mark(base, leaf, 1)
   end
 end
 
 -- take removes a row.
-local function take(leaves, key, leaf, id)
+local function take(base, key, leaf, id)
   call('HDEL', key, id)
   if call('EXISTS', key) == 0 then
-    call('SETBIT', leaves, leaf, 0)
+    mark(base, leaf, 0)
   end
 end
 

@@ -1,6 +1,8 @@
--- resolve returns the live owner of an id, or places the id.
+-- resolve returns the live owner of an id, or places the id. It runs for every
+-- request that no node knows the answer to: each command here costs as much as
+-- all the rest of its line.
 --
--- KEYS  meta, sessions, candidates, clients, leaves, rows of the id's leaf, hosts
+-- KEYS  meta, candidates, rows of the id's leaf
 -- ARGV  base, id, leaf, preferred sid or '', view, balance factor, three dice,
 --       quarantine ms, host name that goes before or '', and, if a placement
 --       was refused: sid, clientId, epoch
@@ -15,13 +17,11 @@
 
 local owned, placed, unknown, quarantined, none, stale, elsewhere, again = 1, 2, 3, 4, 5, 6, 7, 0
 
-local meta, sessions, candidates, clients, leaves, rows, hosts = unpack(KEYS)
-local base, id, leaf, preferred, view = unpack(ARGV, 1, 5)
-local factor, quarantine = tonumber(ARGV[6]), tonumber(ARGV[10])
-local budget = 32
+local meta, candidates, rows = KEYS[1], KEYS[2], KEYS[3]
+local base, id, preferred, view = ARGV[1], ARGV[2], ARGV[4], ARGV[5]
 
 if ARGV[11] ~= '' then
-  local ends = call('ZSCORE', hosts, ARGV[11])
+  local ends = call('ZSCORE', base .. 'hosts', ARGV[11])
   if ends and ends * 1000 > micros() then
     return {elsewhere}
   end
@@ -40,41 +40,51 @@ if row then
   end
 end
 
+local now = micros()
+local m = call('HMGET', meta, 'quarantine', 'quarantined', 'epoch', 'version')
+local quarantine, budget = tonumber(ARGV[10]), 32
+
 -- free gives up the refused placement, where none takes its place.
 local function free()
   if refused then
-    take(leaves, rows, leaf, id)
+    take(base, rows, ARGV[3], id)
     call('HINCRBY', base .. 's:' .. refused, 'rows', -1)
   end
 end
 
--- The sessions are sorted by the end of their leases: if the last of them is
--- gone, it has lapsed, and the others before it. One is live, or none is.
-while true do
-  local top = call('ZREVRANGE', sessions, 0, 0, 'WITHSCORES')
-  local last = top[1]
-  if not last then
-    local vacated = call('HGET', meta, 'vacated')
-    return {unknown, vacated and math.max(0, math.min(quarantine, vacated + quarantine - micros() / 1000)) or 0}
+-- vacant returns the answer where no session is live, and nil where one is. They
+-- are sorted by the end of their leases: if the last of them is gone, it has
+-- lapsed, and the others before it. One is live, or none is.
+local function vacant()
+  local sessions = base .. 'sessions'
+  while true do
+    local top = call('ZREVRANGE', sessions, 0, 0, 'WITHSCORES')
+    local last = top[1]
+    if not last then
+      local vacated = call('HGET', meta, 'vacated')
+      return {unknown, vacated and math.max(0, math.min(quarantine, vacated + quarantine - micros() / 1000)) or 0}
+    end
+    if call('EXISTS', base .. 's:' .. last) == 1 then
+      return nil
+    end
+    if budget <= 0 then
+      return {again}
+    end
+    budget = budget - 1
+    vacate(meta, tonumber(top[2]))
+    call('ZREM', sessions, last)
+    unlist(meta, candidates, last)
+    dirty(meta)
   end
-  if call('EXISTS', base .. 's:' .. last) == 1 then
-    break
-  end
-  if budget == 0 then
-    return {again}
-  end
-  budget = budget - 1
-  vacate(meta, tonumber(top[2]))
-  call('ZREM', sessions, last)
-  unlist(meta, candidates, last)
-  dirty(meta)
 end
 
-local now = micros()
-local ms = math.floor(now / 1000)
-local m = call('HMGET', meta, 'quarantine', 'quarantined', 'epoch')
 if m[1] ~= '0' then
+  local answer = vacant()
+  if answer then
+    return answer
+  end
   -- A clock that was set back must not prolong it: then it begins anew.
+  local ms = math.floor(now / 1000)
   local lasts = tonumber(m[2]) or quarantine
   local runs = m[1] and m[1] - ms
   if not runs or runs > lasts then
@@ -87,100 +97,137 @@ if m[1] ~= '0' then
   end
 end
 
--- at returns the session at a rank among the candidates, lowest headroom first,
--- which leaves out the client whose refusal this is.
-local out
-local function at(rank)
-  if out and rank >= out then
-    rank = rank + 1
-  end
-  local c = call('ZRANGE', candidates, rank, rank, 'WITHSCORES')
-  return c[1], tonumber(c[2])
+-- The client whose refusal this is gets nothing.
+local excluded
+if ARGV[13] then
+  excluded = string.match(call('HGET', base .. 'clients', ARGV[13]) or '', '^%d+ %d+ (%S+)')
 end
 
--- choose returns the sid that gets the placement and its headroom, or the
--- outcome and the lapsed session that it came upon. It decides as store.Choose.
-local function choose()
-  local n = call('ZCARD', candidates)
-  out = nil
-  local client = ARGV[13] and call('HGET', clients, ARGV[13])
-  local excluded = client and string.match(client, '^%d+ %d+ (%S+)')
-  if excluded then
-    out = call('ZRANK', candidates, excluded) or nil
+-- outdated says that the candidates are not those that the preference was chosen
+-- from: others, or lapsed ones were met.
+local outdated = view ~= '-1' and view ~= (m[4] or '0')
+local function clear(sid)
+  budget = budget - 1
+  if unlist(meta, candidates, sid) then
+    outdated = outdated or view ~= '-1'
   end
+end
+
+-- record reads of a session whether it takes placements, the headroom that it
+-- reported, the placements since, and its rows.
+local function record(sid)
+  return call('HMGET', base .. 's:' .. sid, 'takes', 'headroom', 'taken', 'rows')
+end
+
+-- favour returns the preferred session's record if it gets the placement. Where
+-- the best candidate forbids that, it must be live.
+local function favour()
+  local s = record(preferred)
+  if not s[1] then
+    clear(preferred)
+    preferred = ''
+    return nil
+  end
+  if s[1] ~= '1' then
+    return nil
+  end
+  local enough = math.max(0, s[2] - s[3]) * tonumber(ARGV[6])
+  local at = 0
+  while true do
+    local best = call('ZREVRANGE', candidates, at, at, 'WITHSCORES')
+    if best[1] and best[1] == excluded then
+      at = 1
+    elseif not best[1] or enough >= tonumber(best[2]) then
+      return s
+    elseif call('EXISTS', base .. 's:' .. best[1]) == 1 then
+      return nil
+    else
+      clear(best[1])
+      if outdated or budget <= 0 then
+        return nil
+      end
+    end
+  end
+end
+
+-- choose returns the sid that gets the placement and its record; or nil, and the
+-- outcome. It decides as store.Choose.
+local function choose()
+  if preferred ~= '' and preferred ~= excluded and not outdated then
+    local s = favour()
+    if s then
+      return preferred, s
+    end
+  end
+  local n = call('ZCARD', candidates)
+  local out = excluded and call('ZRANK', candidates, excluded) or nil
   if out then
     n = n - 1
   end
   if n == 0 then
-    return none
+    return nil, none
+  elseif outdated then
+    return nil, stale
+  elseif budget <= 0 then
+    return nil, again
   end
-  if view ~= '-1' and view ~= (call('HGET', meta, 'version') or '0') then
-    return stale
-  end
-  if preferred ~= '' and preferred ~= excluded then
-    local headroom = tonumber(call('ZSCORE', candidates, preferred) or nil)
-    if headroom then
-      local best, most = at(n - 1)
-      if call('EXISTS', base .. 's:' .. best) == 0 then
-        return again, best
-      end
-      if headroom * factor >= most then
-        return placed, preferred, headroom
-      end
+  -- at returns who is at a rank among the n, lowest headroom first.
+  local function at(rank)
+    if out and rank >= out then
+      rank = rank + 1
     end
+    local c = call('ZRANGE', candidates, rank, rank, 'WITHSCORES')
+    return c[1], tonumber(c[2])
   end
+  local one, a, other, b
   if n == 1 then
-    return placed, at(0)
-  end
-  local i, j = ARGV[7] % n, ARGV[8] % (n - 1)
-  if j >= i then
-    j = j + 1
-  end
-  local one, a = at(i)
-  local other, b = at(j)
-  for _, sid in ipairs({one, other}) do
-    if call('EXISTS', base .. 's:' .. sid) == 0 then
-      return again, sid
+    one = at(0)
+  else
+    local i, j = ARGV[7] % n, ARGV[8] % (n - 1)
+    if j >= i then
+      j = j + 1
+    end
+    one, a = at(i)
+    other, b = at(j)
+    if a < b or a == b and ARGV[9] % 2 == 1 then
+      one, other = other, one
+    end
+    if call('EXISTS', base .. 's:' .. other) == 0 then
+      clear(other)
+      return choose()
     end
   end
-  if a > b or a == b and ARGV[9] % 2 == 0 then
-    return placed, one, a
+  local s = record(one)
+  if not s[1] then
+    clear(one)
+    return choose()
   end
-  return placed, other, b
+  return one, s
 end
 
-while true do
-  local outcome, sid, headroom = choose()
-  local s
-  if outcome == placed then
-    s = call('HMGET', base .. 's:' .. sid, 'taken', 'rows')
-    if not s[1] then
-      outcome = again
-    end
-  end
-  if outcome == stale then
-    return {stale}
-  elseif outcome == none then
-    free()
-    return {none}
-  elseif outcome == placed then
-    local epoch = rise(m[3], now)
-    headroom = math.max(0, headroom - 1)
-    call('HSET', meta, 'epoch', epoch)
-    if m[1] ~= '0' then
-      call('HSET', meta, 'quarantine', 0)
-    end
-    if refused then
-      call('HINCRBY', base .. 's:' .. refused, 'rows', -1)
-    end
-    put(leaves, rows, leaf, id, epoch, sid)
-    call('ZADD', candidates, headroom, sid)
-    call('HSET', base .. 's:' .. sid, 'headroom', headroom, 'taken', s[1] + 1, 'rows', s[2] + 1)
-    return {placed, sid, epoch, left(base .. 's:' .. sid), 0}
-  end
-  if budget == 0 then
+local sid, s = choose()
+if not sid then
+  if s == again then
     return {again}
   end
-  budget = budget - 1
-  unlist(meta, candidates, sid)
+  local answer = vacant()
+  if not answer and s == none then
+    free()
+  end
+  return answer or {s}
 end
+
+local epoch = rise(m[3], now)
+local text, taken = int(epoch), s[3] + 1
+if m[1] == '0' then
+  call('HSET', meta, 'epoch', text)
+else
+  call('HSET', meta, 'epoch', text, 'quarantine', 0)
+end
+if refused then
+  call('HINCRBY', base .. 's:' .. refused, 'rows', -1)
+end
+put(base, rows, ARGV[3], id, text, sid)
+call('ZADD', candidates, math.max(0, s[2] - taken), sid)
+call('HSET', base .. 's:' .. sid, 'taken', taken, 'rows', s[4] + 1)
+return {placed, sid, epoch, left(base .. 's:' .. sid), 0}

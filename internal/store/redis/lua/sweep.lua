@@ -62,16 +62,25 @@ leaf = occupied(leaves, leaf)
 while leaf >= 0 and seen < most do
   local key = base .. 'r:' .. int(leaf)
   local rows = call('HGETALL', key)
+  local dead = {}
   for i = 1, #rows, 2 do
     local _, sid = parse(rows[i + 1])
     if live[sid] == nil then
       live[sid] = call('EXISTS', base .. 's:' .. sid) == 1
     end
     if not live[sid] then
-      take(leaves, key, leaf, rows[i])
-      removed = removed + 1
+      dead[#dead + 1] = rows[i]
     end
   end
+  if 2 * #dead == #rows then
+    call('DEL', key)
+    mark(base, leaf, 0)
+  else
+    for i = 1, #dead, 100 do
+      call('HDEL', key, unpack(dead, i, math.min(i + 99, #dead)))
+    end
+  end
+  removed = removed + #dead
   seen = seen + #rows / 2
   leaf = occupied(leaves, leaf + 1)
 end
