@@ -66,18 +66,29 @@ func last(k *kind) sample { return k.samples[len(k.samples)-1] }
 
 func (f *fleet) yardstick(name string, s settings, n int) *kind {
 	return &kind{name: name, round: func(ctx context.Context) (sample, error) {
+		digest, err := f.load(ctx, yardstick(n))
+		if err != nil {
+			return sample{}, err
+		}
 		return f.measure(ctx, s.calls, func() (float64, error) {
-			return redisBenchmark(ctx, f.server.Addr(), s.calls, "EVAL", yardstick(n), "1", "yardstick:__rand_int__", "x")
+			return redisBenchmark(ctx, f.server.Addr(), s.calls, "EVALSHA", digest, "1", "yardstick:__rand_int__", "x")
 		})
 	}}
 }
 
+func (f *fleet) load(ctx context.Context, script string) (digest string, err error) {
+	return f.client.Do(ctx, f.client.B().ScriptLoad().Script(script).Build()).ToString()
+}
+
 // ownLoad sends the yardstick as placements are sent.
 func (f *fleet) ownLoad(s settings, n int) func(context.Context) (sample, error) {
-	script := yardstick(n)
 	return func(ctx context.Context) (sample, error) {
+		digest, err := f.load(ctx, yardstick(n))
+		if err != nil {
+			return sample{}, err
+		}
 		all := pipesOf(s.calls, func(int) []string {
-			return []string{"EVAL", script, "1", "yardstick:" + strconv.Itoa(mathrand.IntN(1e8)), "x"}
+			return []string{"EVALSHA", digest, "1", "yardstick:" + strconv.Itoa(mathrand.IntN(1e8)), "x"}
 		})
 		return f.measure(ctx, s.calls, func() (float64, error) { return all.send(ctx, f.server.Addr(), 2) })
 	}

@@ -8,16 +8,24 @@ import (
 	"github.com/pinboard-go/pinboard/internal/store"
 )
 
-// maxAgain bounds how often a placement is asked for again because lapsed
-// sessions had to be cleared first. Each time clears 32 of them.
-const maxAgain = 1000
+const (
+	// maxAgain bounds how often a placement is asked for again because lapsed
+	// sessions had to be cleared first, and
+	maxAgain = 1000
+	// clearTogether how many are cleared each time.
+	clearTogether = 32
+)
 
 // Resolve asks one script; see resolve.lua.
 func (d *directory) Resolve(ctx context.Context, req store.Request) (store.Result, error) {
 	c := d.resolveCall(req)
 	for range maxAgain {
 		a := d.run(ctx, c)
-		if outcome := store.Outcome(a.int()); outcome != 0 || a.err != nil {
+		outcome := store.Outcome(a.int())
+		if outcome == 0 && a.err == nil {
+			a.fail(d.clear(ctx, req, a.text()))
+		}
+		if outcome != 0 || a.err != nil {
 			res := result(outcome, a)
 			if outcome == store.UnknownNamespace && req.Hostname == "" {
 				res.Left = 0
@@ -28,15 +36,25 @@ func (d *directory) Resolve(ctx context.Context, req store.Request) (store.Resul
 	return store.Result{}, fmt.Errorf("redis resolve: no end of lapsed sessions in %s", req.Namespace)
 }
 
+// clear clears a lapsed session that a placement met, and others.
+func (d *directory) clear(ctx context.Context, req store.Request, sid string) error {
+	b := d.keys.of(store.Bind(req.Hostname, req.Namespace), req.ID)
+	return d.run(ctx, lapsedScript.with(
+		[]string{b.meta(), b.sessions(), b.candidates()}, string(b), sid, clearTogether,
+	)).err
+}
+
 func (d *directory) resolveCall(req store.Request) call {
 	bucket, leaf := d.keys.of(store.Bind(req.Hostname, req.Namespace), req.ID), d.keys.leaf(req.ID)
 	keys := []string{bucket.meta(), bucket.candidates(), bucket.rows(leaf)}
 	args := []any{
 		string(bucket), req.ID, leaf, req.Preferred, req.View, req.BalanceFactor,
-		int64(req.Dice[0]), int64(req.Dice[1]), int64(req.Dice[2]), d.lease, req.Unless,
+		int64(req.Dice[0]), int64(req.Dice[1]), int64(req.Dice[2]), d.lease,
 	}
 	if r := req.Refused; r != nil {
-		args = append(args, r.SessionID, r.ClientID, r.Epoch)
+		args = append(args, req.Unless, r.SessionID, r.ClientID, r.Epoch)
+	} else if req.Unless != "" {
+		args = append(args, req.Unless)
 	}
 	return resolveScript.with(keys, args...)
 }

@@ -48,7 +48,8 @@ var (
 	reclaimScript    = load("reclaim", "lib_bucket")
 	retireScript     = load("retire", "lib_bucket")
 	leaveScript      = load("leave", "lib_bucket")
-	resolveScript    = load("resolve", "lib_bucket")
+	resolveScript    = loadAlone("resolve")
+	lapsedScript     = load("lapsed", "lib_bucket")
 	candidatesScript = load("candidates", "lib_bucket")
 	lookupScript     = load("lookup", "lib_bucket")
 	releaseScript    = load("release", "lib_bucket")
@@ -58,9 +59,14 @@ var (
 	sweepScript      = load("sweep", "lib_bucket")
 )
 
-func load(name, library string) *script {
+func load(name, library string) *script { return join(name, "lib", library, name) }
+
+// loadAlone is for a script that brings all that it needs.
+func loadAlone(name string) *script { return join(name, name) }
+
+func join(name string, parts ...string) *script {
 	var text strings.Builder
-	for _, part := range []string{"lib", library, name} {
+	for _, part := range parts {
 		source, err := sources.ReadFile("lua/" + part + ".lua")
 		if err != nil {
 			panic(err) // the name is one of this file's

@@ -3,8 +3,7 @@
 -- frozen is the version of a session's state that no later state replaces.
 local frozen = 9007199254740991
 
--- list makes a session a candidate, with a headroom; unlist takes it from them,
--- and says whether it was one.
+-- list makes a session a candidate, with a headroom; unlist takes it from them.
 -- The version changes with the set.
 local function changed(meta)
   call('HSET', meta, 'version', rise(call('HGET', meta, 'version'), micros()))
@@ -17,11 +16,9 @@ local function list(meta, candidates, sid, headroom)
 end
 
 local function unlist(meta, candidates, sid)
-  local was = call('ZREM', candidates, sid) == 1
-  if was then
+  if call('ZREM', candidates, sid) == 1 then
     changed(meta)
   end
-  return was
 end
 
 -- vacate notes when the last session that has ended here did, in Unix ms.
@@ -51,6 +48,33 @@ local function finish(base, meta, sessions, candidates, sid)
   unlist(meta, candidates, sid)
 end
 
+-- lapse clears a session whose lease has ended.
+local function lapse(meta, sessions, candidates, sid)
+  local ended = call('ZSCORE', sessions, sid)
+  if ended then
+    vacate(meta, tonumber(ended))
+    call('ZREM', sessions, sid)
+    dirty(meta)
+  end
+  unlist(meta, candidates, sid)
+end
+
+-- expire looks at sessions whose leases should have ended, clears those that
+-- have, and returns how many it looked at.
+local function expire(base, meta, sessions, candidates, most)
+  local ms = math.floor(micros() / 1000)
+  local due = call('ZRANGEBYSCORE', sessions, '-inf', ms, 'LIMIT', 0, most)
+  for _, sid in ipairs(due) do
+    local lives = call('PTTL', base .. 's:' .. sid)
+    if lives >= 0 then
+      call('ZADD', sessions, ms + lives, sid)
+    else
+      lapse(meta, sessions, candidates, sid)
+    end
+  end
+  return #due
+end
+
 -- parse splits a row into its epoch and its owner.
 local function parse(row)
   local epoch, sid = string.match(row, '^(%d+) (.+)$')
@@ -60,13 +84,6 @@ end
 -- mark notes whether a leaf has rows.
 local function mark(base, leaf, has)
   call('SETBIT', base .. 'leaves', leaf, has)
-end
-
--- put writes a row, which may replace another one. The epoch is a text.
-local function put(base, key, leaf, id, epoch, sid)
-  if call('HSET', key, id, epoch .. ' ' .. sid) == 1 and call('HLEN', key) == 1 then
-    mark(base, leaf, 1)
-  end
 end
 
 -- take removes a row.

@@ -1,99 +1,100 @@
 -- resolve returns the live owner of an id, or places the id. It runs for every
--- request that no node knows the answer to: each command here costs as much as
--- all the rest of its line.
+-- request that no node knows the answer to, and so it does without the
+-- libraries: what they define is made anew at each run, which costs as much as
+-- the commands here do.
 --
 -- KEYS  meta, candidates, rows of the id's leaf
 -- ARGV  base, id, leaf, preferred sid or '', view, balance factor, three dice,
---       quarantine ms, host name that goes before or '', and, if a placement
---       was refused: sid, clientId, epoch
+--       quarantine ms, and, if they apply: host name that goes before or '', and
+--       the placement that was refused: sid, clientId, epoch
 -- Answer: {outcome, …} by the numbers of store.Outcome:
 --         {owned, sid, epoch, left of the lease ms, stopped}
 --         {placed, sid, epoch, left of the lease ms, 0}
 --         {quarantined, left of the quarantine ms}
 --         {unknown, left of one lease since the last session ended ms}
 --         {outcome} for the others
---         {0} to be asked again: many lapsed sessions were in the way and have
---         been cleared
+--         {0, sid} to be asked again once lapsed.lua has cleared that session,
+--         which is in the way
 
 local owned, placed, unknown, quarantined, none, stale, elsewhere, again = 1, 2, 3, 4, 5, 6, 7, 0
 
+local call = redis.call
 local meta, candidates, rows = KEYS[1], KEYS[2], KEYS[3]
 local base, id, preferred, view = ARGV[1], ARGV[2], ARGV[4], ARGV[5]
+local record = base .. 's:'
 
-if ARGV[11] ~= '' then
-  local ends = call('ZSCORE', base .. 'hosts', ARGV[11])
-  if ends and ends * 1000 > micros() then
-    return {elsewhere}
+local before = ARGV[11]
+if before and before ~= '' then
+  local ends = call('ZSCORE', base .. 'hosts', before)
+  if ends then
+    local t = call('TIME')
+    if ends * 1000 > t[1] * 1000000 + t[2] then
+      return {elsewhere}
+    end
   end
 end
 
 local row = call('HGET', rows, id)
 local refused
 if row then
-  local epoch, sid = parse(row)
-  local s = call('HMGET', base .. 's:' .. sid, 'client', 'stopped')
+  local epoch, sid = string.match(row, '^(%d+) (.+)$')
+  local s = call('HMGET', record .. sid, 'client', 'stopped')
   if s[1] then
-    if ARGV[12] ~= sid or tonumber(ARGV[14]) ~= epoch then
-      return {owned, sid, epoch, left(base .. 's:' .. sid), tonumber(s[2])}
+    if ARGV[12] ~= sid or ARGV[14] ~= epoch then
+      return {owned, sid, tonumber(epoch), math.max(1, call('PTTL', record .. sid)), tonumber(s[2])}
     end
     refused = sid
   end
 end
 
-local now = micros()
-local m = call('HMGET', meta, 'quarantine', 'quarantined', 'epoch', 'version')
-local quarantine, budget = tonumber(ARGV[10]), 32
+local t = call('TIME')
+local now = t[1] * 1000000 + t[2]
+local m = call('HMGET', meta, 'epoch', 'quarantine', 'version', 'quarantined')
+local fresh = m[2] ~= '0' -- nothing has been placed here yet
 
--- free gives up the refused placement, where none takes its place.
-local function free()
-  if refused then
-    take(base, rows, ARGV[3], id)
-    call('HINCRBY', base .. 's:' .. refused, 'rows', -1)
+-- unplaced answers where the id gets no owner; so a placement that was refused is
+-- given up, too. That there is no session at all comes before everything else.
+-- They are sorted by the end of their leases: if the last of them is gone, it has
+-- lapsed, and the others before it.
+local function unplaced(answer)
+  local quarantine = tonumber(ARGV[10])
+  local last = call('ZREVRANGE', base .. 'sessions', 0, 0)[1]
+  if not last then
+    local vacated = call('HGET', meta, 'vacated')
+    return {unknown, vacated and math.max(0, math.min(quarantine, vacated + quarantine - now / 1000)) or 0}
+  elseif call('EXISTS', record .. last) == 0 then
+    return {again, last}
   end
-end
-
--- vacant returns the answer where no session is live, and nil where one is. They
--- are sorted by the end of their leases: if the last of them is gone, it has
--- lapsed, and the others before it. One is live, or none is.
-local function vacant()
-  local sessions = base .. 'sessions'
-  while true do
-    local top = call('ZREVRANGE', sessions, 0, 0, 'WITHSCORES')
-    local last = top[1]
-    if not last then
-      local vacated = call('HGET', meta, 'vacated')
-      return {unknown, vacated and math.max(0, math.min(quarantine, vacated + quarantine - micros() / 1000)) or 0}
+  if answer == quarantined then
+    -- A clock that was set back must not prolong it: then it begins anew.
+    local ms = math.floor(now / 1000)
+    local lasts = tonumber(m[4]) or quarantine
+    local runs = m[2] and m[2] - ms
+    if not runs or runs > lasts then
+      runs = lasts
+      call('HSET', meta, 'quarantine', ms + lasts, 'quarantined', lasts)
     end
-    if call('EXISTS', base .. 's:' .. last) == 1 then
+    if runs <= 0 then
       return nil
     end
-    if budget <= 0 then
-      return {again}
-    end
-    budget = budget - 1
-    vacate(meta, tonumber(top[2]))
-    call('ZREM', sessions, last)
-    unlist(meta, candidates, last)
-    dirty(meta)
+    answer = {quarantined, runs}
+  else
+    answer = {answer}
   end
+  if refused and answer[1] ~= stale then
+    call('HDEL', rows, id)
+    if call('EXISTS', rows) == 0 then
+      call('SETBIT', base .. 'leaves', ARGV[3], 0)
+    end
+    call('HINCRBY', record .. refused, 'rows', -1)
+  end
+  return answer
 end
 
-if m[1] ~= '0' then
-  local answer = vacant()
+if fresh then
+  local answer = unplaced(quarantined)
   if answer then
     return answer
-  end
-  -- A clock that was set back must not prolong it: then it begins anew.
-  local ms = math.floor(now / 1000)
-  local lasts = tonumber(m[2]) or quarantine
-  local runs = m[1] and m[1] - ms
-  if not runs or runs > lasts then
-    runs = lasts
-    call('HSET', meta, 'quarantine', ms + lasts, 'quarantined', lasts)
-  end
-  if runs > 0 then
-    free()
-    return {quarantined, runs}
   end
 end
 
@@ -103,73 +104,37 @@ if ARGV[13] then
   excluded = string.match(call('HGET', base .. 'clients', ARGV[13]) or '', '^%d+ %d+ (%S+)')
 end
 
--- outdated says that the candidates are not those that the preference was chosen
--- from: others, or lapsed ones were met.
-local outdated = view ~= '-1' and view ~= (m[4] or '0')
-local function clear(sid)
-  budget = budget - 1
-  if unlist(meta, candidates, sid) then
-    outdated = outdated or view ~= '-1'
-  end
-end
-
--- record reads of a session whether it takes placements, the headroom that it
--- reported, the placements since, and its rows.
-local function record(sid)
-  return call('HMGET', base .. 's:' .. sid, 'takes', 'headroom', 'taken', 'rows')
-end
-
--- favour returns the preferred session's record if it gets the placement. Where
--- the best candidate forbids that, it must be live.
-local function favour()
-  local s = record(preferred)
-  if not s[1] then
-    clear(preferred)
-    preferred = ''
-    return nil
-  end
-  if s[1] ~= '1' then
-    return nil
-  end
-  local enough = math.max(0, s[2] - s[3]) * tonumber(ARGV[6])
-  local at = 0
-  while true do
-    local best = call('ZREVRANGE', candidates, at, at, 'WITHSCORES')
-    if best[1] and best[1] == excluded then
-      at = 1
-    elseif not best[1] or enough >= tonumber(best[2]) then
-      return s
-    elseif call('EXISTS', base .. 's:' .. best[1]) == 1 then
-      return nil
-    else
-      clear(best[1])
-      if outdated or budget <= 0 then
-        return nil
-      end
+-- The choice is store.Choose's. It ends with a sid and, of its record, whether it
+-- takes placements, the headroom that it reported, the placements since, and its
+-- rows.
+local sid, s
+local current = view == '-1' or view == (m[3] or '0')
+if preferred ~= '' and preferred ~= excluded and current then
+  s = call('HMGET', record .. preferred, 'takes', 'headroom', 'taken', 'rows')
+  if s[1] == '1' then
+    local best = call('ZREVRANGE', candidates, 0, 0, 'WITHSCORES')
+    if best[1] == excluded then
+      best = call('ZREVRANGE', candidates, 1, 1, 'WITHSCORES')
     end
+    if math.max(0, s[2] - s[3]) * ARGV[6] >= tonumber(best[2]) then
+      sid = preferred
+    elseif call('EXISTS', record .. best[1]) == 0 then
+      return {again, best[1]}
+    end
+  elseif not s[1] and call('ZSCORE', candidates, preferred) then
+    return {again, preferred}
   end
 end
-
--- choose returns the sid that gets the placement and its record; or nil, and the
--- outcome. It decides as store.Choose.
-local function choose()
-  if preferred ~= '' and preferred ~= excluded and not outdated then
-    local s = favour()
-    if s then
-      return preferred, s
-    end
-  end
+if not sid then
   local n = call('ZCARD', candidates)
   local out = excluded and call('ZRANK', candidates, excluded) or nil
   if out then
     n = n - 1
   end
   if n == 0 then
-    return nil, none
-  elseif outdated then
-    return nil, stale
-  elseif budget <= 0 then
-    return nil, again
+    return unplaced(none)
+  elseif not current then
+    return unplaced(stale)
   end
   -- at returns who is at a rank among the n, lowest headroom first.
   local function at(rank)
@@ -179,55 +144,43 @@ local function choose()
     local c = call('ZRANGE', candidates, rank, rank, 'WITHSCORES')
     return c[1], tonumber(c[2])
   end
-  local one, a, other, b
   if n == 1 then
-    one = at(0)
+    sid = at(0)
   else
     local i, j = ARGV[7] % n, ARGV[8] % (n - 1)
     if j >= i then
       j = j + 1
     end
-    one, a = at(i)
-    other, b = at(j)
+    local one, a = at(i)
+    local other, b = at(j)
     if a < b or a == b and ARGV[9] % 2 == 1 then
       one, other = other, one
     end
-    if call('EXISTS', base .. 's:' .. other) == 0 then
-      clear(other)
-      return choose()
+    if call('EXISTS', record .. other) == 0 then
+      return {again, other}
     end
+    sid = one
   end
-  local s = record(one)
+  s = call('HMGET', record .. sid, 'takes', 'headroom', 'taken', 'rows')
   if not s[1] then
-    clear(one)
-    return choose()
+    return {again, sid}
   end
-  return one, s
 end
 
-local sid, s = choose()
-if not sid then
-  if s == again then
-    return {again}
-  end
-  local answer = vacant()
-  if not answer and s == none then
-    free()
-  end
-  return answer or {s}
-end
-
-local epoch = rise(m[3], now)
-local text, taken = int(epoch), s[3] + 1
-if m[1] == '0' then
-  call('HSET', meta, 'epoch', text)
-else
+local epoch = math.max((m[1] or 0) + 1, now)
+local text = string.format('%.0f', epoch)
+if fresh then
   call('HSET', meta, 'epoch', text, 'quarantine', 0)
+else
+  call('HSET', meta, 'epoch', text)
 end
 if refused then
-  call('HINCRBY', base .. 's:' .. refused, 'rows', -1)
+  call('HINCRBY', record .. refused, 'rows', -1)
 end
-put(base, rows, ARGV[3], id, text, sid)
+if call('HSET', rows, id, text .. ' ' .. sid) == 1 and call('HLEN', rows) == 1 then
+  call('SETBIT', base .. 'leaves', ARGV[3], 1)
+end
+local taken = s[3] + 1
 call('ZADD', candidates, math.max(0, s[2] - taken), sid)
-call('HSET', base .. 's:' .. sid, 'taken', taken, 'rows', s[4] + 1)
-return {placed, sid, epoch, left(base .. 's:' .. sid), 0}
+call('HSET', record .. sid, 'taken', taken, 'rows', s[4] + 1)
+return {placed, sid, epoch, math.max(1, call('PTTL', record .. sid)), 0}

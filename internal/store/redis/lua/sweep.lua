@@ -12,19 +12,7 @@ local meta, sessions, candidates, clients, leaves = unpack(KEYS)
 local base, most, lapsed, keep = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local ms = math.floor(micros() / 1000)
 
-local due = call('ZRANGEBYSCORE', sessions, '-inf', ms, 'LIMIT', 0, lapsed)
-for _, sid in ipairs(due) do
-  local lives = call('PTTL', base .. 's:' .. sid)
-  if lives >= 0 then
-    call('ZADD', sessions, ms + lives, sid)
-  else
-    vacate(meta, tonumber(call('ZSCORE', sessions, sid)))
-    call('ZREM', sessions, sid)
-    unlist(meta, candidates, sid)
-    dirty(meta)
-  end
-end
-
+local due = expire(base, meta, sessions, candidates, lapsed)
 local m = call('HMGET', meta, 'dirty', 'pass', 'leaf', 'scan')
 
 -- A client's entry keeps late registrations out, for some time.
@@ -46,7 +34,7 @@ for i = 1, #scan[2], 2 do
 end
 
 if not m[1] then
-  return {0, 0, #due == lapsed and 1 or 0}
+  return {0, 0, due == lapsed and 1 or 0}
 end
 
 -- pass is what dirty was when the pass began: sessions that ended later may
@@ -91,6 +79,6 @@ end
 call('HDEL', meta, 'pass', 'leaf')
 if m[1] == pass then
   call('HDEL', meta, 'dirty')
-  return {removed, seen, #due == lapsed and 1 or 0}
+  return {removed, seen, due == lapsed and 1 or 0}
 end
 return {removed, seen, 1}
