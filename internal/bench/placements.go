@@ -97,7 +97,7 @@ func (f *fleet) ownLoad(s settings, n int) func(context.Context) (sample, error)
 // inNew places ids in a namespace that begins with 1,000 rows.
 func (f *fleet) inNew(s settings, workers int, prefer bool) func(context.Context) (sample, error) {
 	return func(ctx context.Context) (sample, error) {
-		namespace := "/" + rand.Text()
+		namespace := "/" + rand.Text()[:8]
 		view, err := f.populate(ctx, namespace, workers, 1000)
 		if err != nil {
 			return sample{}, err
@@ -127,7 +127,7 @@ func newIDs(namespace string, view store.View, prefer bool) func(int) store.Requ
 
 func (f *fleet) throughStore(s settings) func(context.Context) (sample, error) {
 	return func(ctx context.Context) (sample, error) {
-		namespace := "/" + rand.Text()
+		namespace := "/" + rand.Text()[:8]
 		view, err := f.populate(ctx, namespace, 2, 1000)
 		if err != nil {
 			return sample{}, err

@@ -30,7 +30,9 @@
 //
 // Of a bucket:
 //
-//	s:SID      hash    a session in this bucket; it lives as long as the lease
+//	s:SID      hash    a session in this bucket; it lives as long as the lease.
+//	                   Of its rows, taken counts those placed since its last
+//	                   heartbeat, and rows all others
 //	r:LEAF     hash    rows, id to "epoch sid"
 //	leaves     string  a bitmap of the r: keys that exist
 //	meta       hash    last epoch, quarantine, version of the candidates, state

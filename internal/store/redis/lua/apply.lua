@@ -9,7 +9,7 @@
 
 local meta, sessions, candidates, session = unpack(KEYS)
 local sid, ver, takes, stop, lease, headroom = unpack(ARGV)
-local s = call('HMGET', session, 'ver', 'headroom', 'stopped', 'taken')
+local s = call('HMGET', session, 'ver', 'headroom', 'stopped', 'taken', 'rows')
 if not s[1] then
   return -1
 end
@@ -19,7 +19,7 @@ if tonumber(ver) > tonumber(s[1]) then
     call('HSET', session, 'stopped', 1)
   end
   if headroom then
-    call('HSET', session, 'headroom', headroom, 'taken', 0)
+    call('HSET', session, 'headroom', headroom, 'taken', 0, 'rows', s[5] + s[4])
   end
   if takes == '0' then
     unlist(meta, candidates, sid)

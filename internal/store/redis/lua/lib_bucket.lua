@@ -36,12 +36,12 @@ end
 -- finish ends a session in the bucket: its rows are dead rows from now on.
 local function finish(base, meta, sessions, candidates, sid)
   local record = base .. 's:' .. sid
-  local rows = call('HGET', record, 'rows')
-  if rows then
+  local s = call('HMGET', record, 'rows', 'taken')
+  if s[1] then
     call('DEL', record)
     call('ZREM', sessions, sid)
     vacate(meta, math.floor(micros() / 1000))
-    if rows ~= '0' then
+    if s[1] + s[2] ~= 0 then
       dirty(meta)
     end
   end

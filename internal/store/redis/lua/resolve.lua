@@ -4,9 +4,9 @@
 -- the commands here do.
 --
 -- KEYS  meta, candidates, rows of the id's leaf
--- ARGV  base, id, leaf, preferred sid or '', view, balance factor, three dice,
---       quarantine ms, and, if they apply: host name that goes before or '', and
---       the placement that was refused: sid, clientId, epoch
+-- ARGV  base, id, preferred sid or '', view, balance factor, "LEAF QUARANTINE DICE
+--       DICE DICE" (the quarantine in ms), and, if they apply: host name that goes
+--       before or '', and the placement that was refused: sid, clientId, epoch
 -- Answer: {outcome, …} by the numbers of store.Outcome:
 --         {owned, sid, epoch, left of the lease ms, stopped}
 --         {placed, sid, epoch, left of the lease ms, 0}
@@ -20,10 +20,10 @@ local owned, placed, unknown, quarantined, none, stale, elsewhere, again = 1, 2,
 
 local call = redis.call
 local meta, candidates, rows = KEYS[1], KEYS[2], KEYS[3]
-local base, id, preferred, view = ARGV[1], ARGV[2], ARGV[4], ARGV[5]
+local base, id, preferred, view = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local record = base .. 's:'
 
-local before = ARGV[11]
+local before = ARGV[7]
 if before and before ~= '' then
   local ends = call('ZSCORE', base .. 'hosts', before)
   if ends then
@@ -40,7 +40,7 @@ if row then
   local epoch, sid = string.match(row, '^(%d+) (.+)$')
   local s = call('HMGET', record .. sid, 'client', 'stopped')
   if s[1] then
-    if ARGV[12] ~= sid or ARGV[14] ~= epoch then
+    if ARGV[8] ~= sid or ARGV[10] ~= epoch then
       return {owned, sid, tonumber(epoch), math.max(1, call('PTTL', record .. sid)), tonumber(s[2])}
     end
     refused = sid
@@ -57,7 +57,8 @@ local fresh = m[2] ~= '0' -- nothing has been placed here yet
 -- They are sorted by the end of their leases: if the last of them is gone, it has
 -- lapsed, and the others before it.
 local function unplaced(answer)
-  local quarantine = tonumber(ARGV[10])
+  local leaf, quarantine = string.match(ARGV[6], '^(%d+) (%d+)')
+  quarantine = tonumber(quarantine)
   local last = call('ZREVRANGE', base .. 'sessions', 0, 0)[1]
   if not last then
     local vacated = call('HGET', meta, 'vacated')
@@ -84,7 +85,7 @@ local function unplaced(answer)
   if refused and answer[1] ~= stale then
     call('HDEL', rows, id)
     if call('EXISTS', rows) == 0 then
-      call('SETBIT', base .. 'leaves', ARGV[3], 0)
+      call('SETBIT', base .. 'leaves', leaf, 0)
     end
     call('HINCRBY', record .. refused, 'rows', -1)
   end
@@ -100,26 +101,35 @@ end
 
 -- The client whose refusal this is gets nothing.
 local excluded
-if ARGV[13] then
-  excluded = string.match(call('HGET', base .. 'clients', ARGV[13]) or '', '^%d+ %d+ (%S+)')
+if ARGV[9] then
+  excluded = string.match(call('HGET', base .. 'clients', ARGV[9]) or '', '^%d+ %d+ (%S+)')
 end
 
 -- The choice is store.Choose's. It ends with a sid and, of its record, whether it
--- takes placements, the headroom that it reported, the placements since, and its
--- rows.
+-- takes placements, the headroom that it reported, and the placements since.
 local sid, s
 local current = view == '-1' or view == (m[3] or '0')
 if preferred ~= '' and preferred ~= excluded and current then
-  s = call('HMGET', record .. preferred, 'takes', 'headroom', 'taken', 'rows')
+  s = call('HMGET', record .. preferred, 'takes', 'headroom', 'taken')
   if s[1] == '1' then
-    local best = call('ZREVRANGE', candidates, 0, 0, 'WITHSCORES')
-    if best[1] == excluded then
-      best = call('ZREVRANGE', candidates, 1, 1, 'WITHSCORES')
+    -- To see whether any has more is cheaper than to read how much the best has.
+    local enough = string.format('(%.17g', math.max(0, s[2] - s[3]) * ARGV[5])
+    local more = call('ZCOUNT', candidates, enough, '+inf')
+    if more > 0 and excluded then
+      local headroom = call('ZSCORE', candidates, excluded)
+      if headroom and tonumber(headroom) > tonumber(string.sub(enough, 2)) then
+        more = more - 1
+      end
     end
-    if math.max(0, s[2] - s[3]) * ARGV[6] >= tonumber(best[2]) then
+    if more == 0 then
       sid = preferred
-    elseif call('EXISTS', record .. best[1]) == 0 then
-      return {again, best[1]}
+    else
+      -- The best must be live to go before.
+      local best = call('ZREVRANGE', candidates, 0, 1)
+      best = best[1] == excluded and best[2] or best[1]
+      if call('EXISTS', record .. best) == 0 then
+        return {again, best}
+      end
     end
   elseif not s[1] and call('ZSCORE', candidates, preferred) then
     return {again, preferred}
@@ -147,13 +157,16 @@ if not sid then
   if n == 1 then
     sid = at(0)
   else
-    local i, j = ARGV[7] % n, ARGV[8] % (n - 1)
+    local dice, i, j = string.gmatch(ARGV[6], '%d+'), nil, nil
+    dice()
+    dice()
+    i, j = dice() % n, dice() % (n - 1)
     if j >= i then
       j = j + 1
     end
     local one, a = at(i)
     local other, b = at(j)
-    if a < b or a == b and ARGV[9] % 2 == 1 then
+    if a < b or a == b and dice() % 2 == 1 then
       one, other = other, one
     end
     if call('EXISTS', record .. other) == 0 then
@@ -161,7 +174,7 @@ if not sid then
     end
     sid = one
   end
-  s = call('HMGET', record .. sid, 'takes', 'headroom', 'taken', 'rows')
+  s = call('HMGET', record .. sid, 'takes', 'headroom', 'taken')
   if not s[1] then
     return {again, sid}
   end
@@ -178,9 +191,8 @@ if refused then
   call('HINCRBY', record .. refused, 'rows', -1)
 end
 if call('HSET', rows, id, text .. ' ' .. sid) == 1 and call('HLEN', rows) == 1 then
-  call('SETBIT', base .. 'leaves', ARGV[3], 1)
+  call('SETBIT', base .. 'leaves', string.match(ARGV[6], '^%d+'), 1)
 end
-local taken = s[3] + 1
-call('ZADD', candidates, math.max(0, s[2] - taken), sid)
-call('HSET', record .. sid, 'taken', taken, 'rows', s[4] + 1)
+call('ZADD', candidates, math.max(0, s[2] - s[3] - 1), sid)
+call('HINCRBY', record .. sid, 'taken', 1)
 return {placed, sid, epoch, math.max(1, call('PTTL', record .. sid)), 0}
