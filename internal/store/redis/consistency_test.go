@@ -156,7 +156,7 @@ func TestAllLeavesAreWalked(t *testing.T) {
 	t.Parallel()
 	b := openBucket(t)
 	b.join(t, "s", "c", 1)
-	leaves := []int{0, 1, 6, 7, 8, 9, 15, 16, 17, 1000, 1023, 16375, 16376, 16382, 16383}
+	leaves := []int{0, 1, 6, 7, 8, 9, 15, 16, 17, 1000, 1023, 65527, 65528, 65534, 65535}
 	var ids []string
 	for n := 0; len(ids) < len(leaves); n++ {
 		id := fmt.Sprint("id-", n)
@@ -183,7 +183,7 @@ func TestAllLeavesAreWalked(t *testing.T) {
 	b.do1(t, "ZADD", b.sessions(), strconv.FormatInt(time.Now().UnixMilli()-1, 10), "s")
 	removed := 0
 	for more := true; more; {
-		n, next, err := b.directory.sweep(t.Context(), []bucketKeys{b.bucketKeys})
+		n, next, err := b.sweeping().sweep(t.Context(), []bucketKeys{b.bucketKeys})
 		require.NoError(t, err)
 		removed, more = removed+n, next
 	}
@@ -212,14 +212,14 @@ func TestASessionThatEndsDuringAPassIsSweptByTheNext(t *testing.T) {
 		b.calling(t, leaveScript.with([]string{b.meta(), b.sessions(), b.candidates()}, string(b.bucketKeys), sid))
 	}
 	leave("s1")
-	removed, more, err := b.directory.sweep(t.Context(), []bucketKeys{b.bucketKeys})
+	removed, more, err := b.sweeping().sweep(t.Context(), []bucketKeys{b.bucketKeys})
 	require.NoError(t, err)
 	require.True(t, more)
 	require.Positive(t, removed)
 	leave("s2")
 	for more {
 		var n int
-		n, more, err = b.directory.sweep(t.Context(), []bucketKeys{b.bucketKeys})
+		n, more, err = b.sweeping().sweep(t.Context(), []bucketKeys{b.bucketKeys})
 		require.NoError(t, err)
 		removed += n
 	}

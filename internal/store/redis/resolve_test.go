@@ -140,7 +140,7 @@ func TestRowsAreSweptWhoeverNoticesALapse(t *testing.T) {
 	outcome, _ := b.resolve(t, store.Request{ID: "z", View: store.AnyView, BalanceFactor: 2})
 	require.Equal(t, store.UnknownNamespace, outcome)
 	require.Equal(t, "0", b.do1(t, "ZCARD", b.candidates()))
-	removed, more, err := b.directory.sweep(t.Context(), []bucketKeys{b.bucketKeys})
+	removed, more, err := b.sweeping().sweep(t.Context(), []bucketKeys{b.bucketKeys})
 	require.NoError(t, err)
 	require.False(t, more)
 	require.Equal(t, 2, removed)

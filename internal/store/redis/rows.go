@@ -13,9 +13,10 @@ import (
 	"github.com/pinboard-go/pinboard/internal/wire"
 )
 
-// batch is how many rows or records one script handles at most: about a
-// millisecond of Redis' time.
-const batch = 250
+// batch is how many rows or records one script handles at most: some tenths of a
+// millisecond of Redis' time, and a few milliseconds on a machine that has other
+// things to do.
+const batch = 100
 
 // found is a row as lookup.lua tells it; the zero value stands for none.
 type found struct {
@@ -151,7 +152,7 @@ func (d *directory) position(cursor string) (position, error) {
 
 const (
 	// maxWalk bounds the rows that one call looks at in a bucket, and
-	maxWalk = 500
+	maxWalk = 250
 	// maxShards the buckets that one page asks.
 	maxShards = 32
 )

@@ -37,6 +37,7 @@ var (
 	lockScript       = load("lock", "lib_fleet")
 	unlockScript     = load("unlock", "lib_fleet")
 	namespacesScript = load("namespaces", "lib_fleet")
+	forgetScript     = load("forget", "lib_fleet")
 	supersededScript = load("superseded", "lib_fleet")
 )
 
@@ -56,6 +57,7 @@ var (
 	rowsScript       = load("rows", "lib_bucket")
 	takenScript      = load("taken", "lib_bucket")
 	quarantineScript = load("quarantine", "lib_bucket")
+	vacantScript     = load("vacant", "lib_bucket")
 	sweepScript      = load("sweep", "lib_bucket")
 )
 

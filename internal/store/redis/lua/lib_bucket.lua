@@ -104,3 +104,12 @@ local function occupied(leaves, from)
   end
   return call('BITPOS', leaves, 1, from / 8)
 end
+
+-- memory returns the last epoch of a bucket that has no sessions, no clients and
+-- no rows; -1 of any other.
+local function memory(meta, sessions, clients, leaves)
+  if call('EXISTS', sessions, clients) > 0 or call('BITPOS', leaves, 1) >= 0 then
+    return -1
+  end
+  return tonumber(call('HGET', meta, 'epoch') or 0)
+end

@@ -6,7 +6,8 @@
 -- KEYS  meta, sessions, candidates, clients, leaves
 -- ARGV  base, the most rows to look at, the most lapsed sessions to look at,
 --       how long clients' entries are kept (ms)
--- Answer: {removed rows, rows looked at, 1 if more is left}
+-- Answer: {removed rows, rows looked at, 1 if more is left, the last epoch if
+-- nothing but the memory of the bucket is left, else -1}
 
 local meta, sessions, candidates, clients, leaves = unpack(KEYS)
 local base, most, lapsed, keep = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -34,7 +35,7 @@ for i = 1, #scan[2], 2 do
 end
 
 if not m[1] then
-  return {0, 0, due == lapsed and 1 or 0}
+  return {0, 0, due == lapsed and 1 or 0, memory(meta, sessions, clients, leaves)}
 end
 
 -- pass is what dirty was when the pass began: sessions that ended later may
@@ -74,11 +75,11 @@ while leaf >= 0 and seen < most do
 end
 if leaf >= 0 then
   call('HSET', meta, 'leaf', leaf)
-  return {removed, seen, 1}
+  return {removed, seen, 1, -1}
 end
 call('HDEL', meta, 'pass', 'leaf')
 if m[1] == pass then
   call('HDEL', meta, 'dirty')
-  return {removed, seen, due == lapsed and 1 or 0}
+  return {removed, seen, due == lapsed and 1 or 0, -1}
 end
-return {removed, seen, 1}
+return {removed, seen, 1, -1}
