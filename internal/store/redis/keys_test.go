@@ -132,10 +132,10 @@ func TestShardsSpreadOverSlots(t *testing.T) {
 func TestRowsSpreadEvenlyOverLeaves(t *testing.T) {
 	t.Parallel()
 	rng := rand.New(rand.NewPCG(1, 2)) // cases, not secrets
-	for _, shards := range []int{1, 2, 3, 16, 64, 1000, 1024} {
+	for _, shards := range []int{1, 3, 16, 1000} {
 		k := keys{prefix: "p", shards: shards}
 		leaves := k.leaves()
-		const perLeaf = 40
+		const perLeaf = 24
 		counts := make([]int, leaves)
 		for n := 0; n < perLeaf*leaves; {
 			id := fmt.Sprintf("thread-%d", rng.Uint64())

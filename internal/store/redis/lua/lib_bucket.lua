@@ -94,15 +94,32 @@ local function take(base, key, leaf, id)
   end
 end
 
--- occupied returns the first leaf from that number on that has rows, or -1.
+-- occupied returns a function that returns the leaves that have rows, from a
+-- number on, one at each call, and -1 after the last. It reads the bitmap in
+-- pieces.
 local function occupied(leaves, from)
-  while from % 8 ~= 0 do
-    if call('GETBIT', leaves, from) == 1 then
-      return from
+  local piece, start, byte = '', 0, math.floor(from / 8)
+  return function()
+    while true do
+      local bits = string.byte(piece, byte - start + 1)
+      if not bits then
+        local first = call('BITPOS', leaves, 1, byte)
+        if first < 0 then
+          return -1
+        end
+        start = math.floor(first / 8)
+        byte, from, piece = start, math.max(from, first), call('GETRANGE', leaves, start, start + 31)
+      elseif bits > 0 and from < 8 * byte + 8 then
+        from = from + 1
+        if math.floor(bits / 2 ^ (8 * byte + 8 - from)) % 2 == 1 then
+          return from - 1
+        end
+      else
+        byte = byte + 1
+        from = 8 * byte
+      end
     end
-    from = from + 1
   end
-  return call('BITPOS', leaves, 1, from / 8)
 end
 
 -- memory returns the last epoch of a bucket that has no sessions, no clients and

@@ -47,7 +47,8 @@ if not pass then
 end
 local live = {}
 local removed, seen = 0, 0
-leaf = occupied(leaves, leaf)
+local following = occupied(leaves, leaf)
+leaf = following()
 while leaf >= 0 and seen < most do
   local key = base .. 'r:' .. int(leaf)
   local rows = call('HGETALL', key)
@@ -71,7 +72,7 @@ while leaf >= 0 and seen < most do
   end
   removed = removed + #dead
   seen = seen + #rows / 2
-  leaf = occupied(leaves, leaf + 1)
+  leaf = following()
 end
 if leaf >= 0 then
   call('HSET', meta, 'leaf', leaf)
