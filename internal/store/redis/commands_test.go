@@ -109,10 +109,18 @@ func TestNoScriptDoesMuchWorkAtOnce(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, len(ids), n)
 	})
-	_, commands := d.counted(t, func() { require.NoError(t, d.Deregister(t.Context(), release[0].SessionID)) })
-	require.Less(t, commands, 50, "however many rows")
-	bounded("sweep", len(ids)/sweepRows/2, func() {
-		removed := 0
+	_, ended := d.counted(t, func() { require.NoError(t, d.Deregister(t.Context(), release[0].SessionID)) })
+	require.Less(t, ended, 50, "however many rows")
+	removed := 0
+	scripts, commands := d.counted(t, func() {
+		var err error
+		removed, _, err = d.sweeping().sweep(t.Context(), d.keys.buckets([]string{"/others"}))
+		require.NoError(t, err)
+	})
+	require.Equal(t, 1, scripts)
+	require.LessOrEqual(t, commands, maxCommands)
+	require.Positive(t, removed)
+	bounded("sweep", len(ids)/sweepRows, func() {
 		for more := true; more; {
 			n, next, err := d.Sweep(t.Context())
 			require.NoError(t, err)

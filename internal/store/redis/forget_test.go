@@ -159,6 +159,7 @@ func TestARegistrationMeanwhileKeepsABindingAndItsEpochs(t *testing.T) {
 				}
 				require.True(t, d.listed(t))
 				require.Greater(t, d.epochOf(t, "x"), future)
+				bucketOf{directory: d, bucketKeys: d.keys.bucket(binding, 0)}.consistent(t)
 			})
 		}
 	}

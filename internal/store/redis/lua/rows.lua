@@ -25,7 +25,7 @@ while leaf >= 0 and found < want and seen < most do
       a[#a + 1] = clients[sid]
     end
   end
-  seen = seen + #rows / 2
+  seen = seen + #rows / 2 + 1 -- the hash itself costs about as much
   leaf = following()
 end
 a[1] = leaf

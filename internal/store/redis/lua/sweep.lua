@@ -4,9 +4,9 @@
 -- passes over all leaves, which take many calls.
 --
 -- KEYS  meta, sessions, candidates, clients, leaves
--- ARGV  base, the most rows to look at, the most lapsed sessions to look at,
---       how long clients' entries are kept (ms)
--- Answer: {removed rows, rows looked at, 1 if more is left, the last epoch if
+-- ARGV  base, how much to look at (rows, and two for each hash of them), the
+--       most lapsed sessions to look at, how long clients' entries are kept (ms)
+-- Answer: {removed rows, how much was looked at, 1 if more is left, the last epoch if
 -- nothing but the memory of the bucket is left, else -1}
 
 local meta, sessions, candidates, clients, leaves = unpack(KEYS)
@@ -71,7 +71,7 @@ while leaf >= 0 and seen < most do
     end
   end
   removed = removed + #dead
-  seen = seen + #rows / 2
+  seen = seen + #rows / 2 + 2 -- the hash itself costs about as much
   leaf = following()
 end
 if leaf >= 0 then
