@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	mathrand "math/rand/v2"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -30,8 +28,9 @@ type fleet struct {
 	store  store.Store
 }
 
-func startFleet() (*fleet, error) {
-	server, err := redistest.Start(redistest.Options{TCP: true})
+// startFleet starts one, with further arguments of redis-server.
+func startFleet(args ...string) (*fleet, error) {
+	server, err := redistest.Start(redistest.Options{TCP: true, Args: args})
 	if err != nil {
 		return nil, err
 	}
@@ -47,6 +46,9 @@ func startFleet() (*fleet, error) {
 	f.store = redis.New(client).Open(f.cfg)
 	return f, nil
 }
+
+// another returns a client with connections of its own.
+func (f *fleet) another() (rueidis.Client, error) { return rueidis.NewClient(f.server.ClientOption()) }
 
 func (f *fleet) stop() {
 	f.client.Close()
@@ -160,21 +162,12 @@ func (f *fleet) measure(ctx context.Context, n int, run func() (rate float64, er
 
 // busy returns for how many seconds the thread has run that runs Redis' commands.
 func (f *fleet) busy(ctx context.Context) (seconds float64, err error) {
-	text, err := f.info(ctx, "cpu")
+	user, err := f.number(ctx, "cpu", "used_cpu_user_main_thread")
 	if err != nil {
 		return 0, err
 	}
-	for line := range strings.Lines(text) {
-		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
-		if name == "used_cpu_user_main_thread" || name == "used_cpu_sys_main_thread" {
-			one, err := strconv.ParseFloat(value, 64)
-			if err != nil {
-				return 0, err
-			}
-			seconds += one
-		}
-	}
-	return seconds, nil
+	system, err := f.number(ctx, "cpu", "used_cpu_sys_main_thread")
+	return user + system, err
 }
 
 func (f *fleet) info(ctx context.Context, section string) (string, error) {

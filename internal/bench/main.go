@@ -1,13 +1,14 @@
 // Command bench measures pinboard against yardsticks that run beside it:
 //
 //	go run ./internal/bench -part placements
+//	go run ./internal/bench -part scale
 //
 // A rate on its own says as much of the machine, and of what else runs on it, as
 // of pinboard; so what counts is a ratio of two rates that were measured in one
 // run, in rounds that take turns, by the medians. Everything listens on the
 // loopback address and ends with the run.
 //
-// Each part is a file, and adds itself to parts.
+// Each part is a file, and in the list of parts below.
 package main
 
 import (
@@ -31,6 +32,7 @@ type settings struct {
 // parts are what can be measured, by name.
 var parts = map[string]func(context.Context, settings) error{
 	"placements": placements,
+	"scale":      scale,
 }
 
 func main() {

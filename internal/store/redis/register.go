@@ -189,7 +189,7 @@ func (d *directory) reclaim(ctx context.Context, r *registering) (duplicates []w
 	}
 	var taken []int // by others
 	for _, some := range inParts(calls) {
-		answers := d.runAll(ctx, some)
+		answers := d.runBulk(ctx, some)
 		for i, a := range answers {
 			if a.int() < 0 {
 				return nil, store.ErrOvertaken

@@ -107,7 +107,7 @@ func (d *directory) Release(ctx context.Context, releases []wire.Release) (int, 
 	}
 	freed := 0
 	for _, some := range inParts(calls) {
-		answers := d.runAll(ctx, some)
+		answers := d.runBulk(ctx, some)
 		for _, a := range answers {
 			freed += int(a.int())
 		}
@@ -116,6 +116,21 @@ func (d *directory) Release(ctx context.Context, releases []wire.Release) (int, 
 		}
 	}
 	return freed, nil
+}
+
+// maxBulk is how many parts of long work one node has under way: however many
+// workers come back at once, Redis gets to others in between.
+const maxBulk = 2
+
+// runBulk runs one part of long work when it is its turn.
+func (d *directory) runBulk(ctx context.Context, calls []call) []*answer {
+	select {
+	case d.bulk <- struct{}{}:
+		defer func() { <-d.bulk }()
+		return d.runAll(ctx, calls)
+	case <-ctx.Done():
+		return allFailed(calls, ctx.Err())
+	}
 }
 
 // inParts splits long work, so that other calls on the same connection do not

@@ -142,9 +142,15 @@ func (d *directory) runAll(ctx context.Context, calls []call) []*answer {
 			answers[i] = read(calls[i].script.name, res)
 		}
 	case <-ctx.Done():
-		for i, c := range calls {
-			answers[i] = failed(c.script.name, ctx.Err())
-		}
+		return allFailed(calls, ctx.Err())
+	}
+	return answers
+}
+
+func allFailed(calls []call, err error) []*answer {
+	answers := make([]*answer, len(calls))
+	for i, c := range calls {
+		answers[i] = failed(c.script.name, err)
 	}
 	return answers
 }

@@ -46,11 +46,15 @@ func (d *directory) Sweep(ctx context.Context) (removed int, more bool, err erro
 		bindings = append(bindings, list.text())
 	}
 	s := d.sweeping()
+	buckets := d.keys.buckets(bindings)
 	more = a.err == nil
 	for step := 0; step < sweepSteps && more && err == nil; step++ {
 		var n int
-		n, more, err = s.sweep(ctx, d.keys.buckets(bindings))
+		n, more, err = s.sweep(ctx, buckets)
 		removed += n
+		if s.all {
+			buckets = s.busy
+		}
 	}
 	if a.err == nil && err == nil {
 		err = s.forget(ctx, bindings)
@@ -63,13 +67,18 @@ type sweeping struct {
 	*directory
 	// memories are the last epochs of buckets of which nothing else is left.
 	memories map[bucketKeys]int64
+	// all says that the last round came to all buckets, and busy which of them
+	// have more to sweep.
+	all  bool
+	busy []bucketKeys
 }
 
-func (d *directory) sweeping() sweeping {
-	return sweeping{directory: d, memories: map[bucketKeys]int64{}}
+func (d *directory) sweeping() *sweeping {
+	return &sweeping{directory: d, memories: map[bucketKeys]int64{}}
 }
 
-func (s sweeping) sweep(ctx context.Context, buckets []bucketKeys) (removed int, more bool, err error) {
+func (s *sweeping) sweep(ctx context.Context, buckets []bucketKeys) (removed int, more bool, err error) {
+	s.all, s.busy = false, nil
 	look := int64(sweepRows)
 	for done := 0; done < len(buckets); {
 		start := int(s.sweeps.at.Load() % uint64(len(buckets)))
@@ -85,7 +94,9 @@ func (s sweeping) sweep(ctx context.Context, buckets []bucketKeys) (removed int,
 		for i, a := range answers {
 			removed += int(a.int())
 			look -= a.int()
-			more = a.flag() || more
+			if a.flag() {
+				more, s.busy = true, append(s.busy, some[i])
+			}
 			if last := a.int(); last >= 0 && a.err == nil {
 				s.memories[some[i]] = last
 			}
@@ -99,6 +110,7 @@ func (s sweeping) sweep(ctx context.Context, buckets []bucketKeys) (removed int,
 			return removed, true, nil
 		}
 	}
+	s.all = true
 	return removed, more, nil
 }
 
@@ -113,7 +125,7 @@ type abandoned struct {
 // registers: the epochs are remembered, then the buckets are removed, then the
 // bindings are taken off the list; and forget.lua spares what a registration has
 // begun with.
-func (s sweeping) forget(ctx context.Context, bindings []string) error {
+func (s *sweeping) forget(ctx context.Context, bindings []string) error {
 	var all []abandoned
 	for _, binding := range bindings {
 		if epoch, ok := s.last(binding); ok {
@@ -140,7 +152,7 @@ func (s sweeping) forget(ctx context.Context, bindings []string) error {
 
 // unlist remembers the epochs of those that can go, which it returns, and takes
 // them off the list or leaves that for later.
-func (s sweeping) unlist(ctx context.Context, some []abandoned, remove bool) (going []abandoned, err error) {
+func (s *sweeping) unlist(ctx context.Context, some []abandoned, remove bool) (going []abandoned, err error) {
 	fleet := s.keys.fleet()
 	args := []any{string(fleet), remove}
 	for _, one := range some {
@@ -159,7 +171,7 @@ func (s sweeping) unlist(ctx context.Context, some []abandoned, remove bool) (go
 }
 
 // vacate removes what is left of their buckets.
-func (s sweeping) vacate(ctx context.Context, going []abandoned) error {
+func (s *sweeping) vacate(ctx context.Context, going []abandoned) error {
 	var calls []call
 	for _, one := range going {
 		for _, b := range s.keys.buckets([]string{one.binding}) {
@@ -176,7 +188,7 @@ func (s sweeping) vacate(ctx context.Context, going []abandoned) error {
 }
 
 // last returns the highest epoch of a binding of which nothing else is left.
-func (s sweeping) last(binding string) (epoch int64, abandoned bool) {
+func (s *sweeping) last(binding string) (epoch int64, abandoned bool) {
 	for _, b := range s.keys.buckets([]string{binding}) {
 		last, idle := s.memories[b]
 		if !idle {
