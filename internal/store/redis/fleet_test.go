@@ -153,7 +153,7 @@ func TestAClientsEntryInABucketIsForgottenInTheEnd(t *testing.T) {
 	b.lapse(t, "new")
 	long := fmt.Sprint(time.Now().Add(-entryMemory - time.Minute).UnixMilli())
 	b.do1(t, "HSET", b.clients(), "a", "1 "+long+" lives", "b", "1 "+long+" gone")
-	_, _, err := b.directory.sweep(t.Context(), []bucketKeys{b.bucketKeys})
+	_, _, err := b.sweeping().sweep(t.Context(), []bucketKeys{b.bucketKeys})
 	require.NoError(t, err)
 	require.Equal(t, "1", b.do1(t, "HEXISTS", b.clients(), "a"))
 	require.Equal(t, "0", b.do1(t, "HEXISTS", b.clients(), "b"))
