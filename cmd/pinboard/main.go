@@ -23,6 +23,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/pinboard-go/pinboard"
+	"github.com/pinboard-go/pinboard/internal/leak"
 	"github.com/pinboard-go/pinboard/passport"
 )
 
@@ -50,6 +51,7 @@ func run(ctx context.Context, lookup func(string) (string, bool)) (status int) {
 		fmt.Fprintln(os.Stderr, "pinboard: start logging:", err)
 		return 1
 	}
+	log = leak.Logger(log)
 	defer func() { _ = log.Sync() }()
 	if err := serve(ctx, env, log); err != nil {
 		log.Error("stopped", zap.Error(err))
