@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -162,7 +163,8 @@ func FuzzClusterCall(f *testing.F) {
 		f.Add(c[0], c[1], c[2], c[3])
 	}
 	memory := MemoryStore()
-	pb, err := New(Options{Passport: anyone{}, Store: memory})
+	// The session has to outlive the fuzzing.
+	pb, err := New(Options{Passport: anyone{}, Store: memory, LeaseTTL: time.Hour})
 	require.NoError(f, err)
 	_, err = pb.store.Register(f.Context(), store.Registration{
 		SessionID: session, ClientID: "c", Secret: wire.NewSecret(secret), Namespaces: []string{counters_}, AdvertiseURL: "http://127.0.0.1:1",
