@@ -238,7 +238,7 @@ func FuzzProbeAnswer(f *testing.F) {
 	f.Add(200, []byte(`{"value":["`+value+`"],"VALUE":null}`))
 	f.Add(302, []byte(``))
 	f.Fuzz(func(t *testing.T, status int, body []byte) {
-		err := probe{value: value}.judge(&http.Response{StatusCode: status, Body: io.NopCloser(bytes.NewReader(body))})
+		err := probe{value: wire.NewSecret(value)}.judge(&http.Response{StatusCode: status, Body: io.NopCloser(bytes.NewReader(body))})
 		if err == nil {
 			require.Equal(t, http.StatusOK, status)
 			require.LessOrEqual(t, len(body), maxProbeAnswer)

@@ -2,8 +2,6 @@ package pinboard
 
 import (
 	"context"
-	"crypto/subtle"
-	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,6 +11,7 @@ import (
 	"net/url"
 	"time"
 
+	"github.com/pinboard-go/pinboard/internal/quiet"
 	"github.com/pinboard-go/pinboard/internal/wire"
 )
 
@@ -40,9 +39,9 @@ type prober struct{ transport *http.Transport }
 
 // probe is one such question.
 type probe struct {
-	url              string // normalised
-	secret           wire.Secret
-	challenge, value string
+	url           string // normalised
+	secret, value wire.Secret
+	challenge     string
 	// rules and pinned say which addresses may be dialled; pinned is "" until
 	// one has answered the registration's probe.
 	rules  []string
@@ -105,22 +104,7 @@ func failedDial(err error) error {
 	return unreachable(err)
 }
 
-// unreachable keeps, for the log, what is known to hold nothing of the answer:
-// that may be an echo of the secret.
-func unreachable(err error) error {
-	_, network := errors.AsType[*net.OpError](err)
-	_, name := errors.AsType[*net.DNSError](err)
-	_, certificate := errors.AsType[*tls.CertificateVerificationError](err)
-	switch {
-	case errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("%w: timed out", errUnreachable)
-	case network || name || certificate:
-		return fmt.Errorf("%w: %w", errUnreachable, err)
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		return fmt.Errorf("%w: connection closed", errUnreachable)
-	}
-	return fmt.Errorf("%w: no HTTP answer (%T)", errUnreachable, err)
-}
+func unreachable(err error) error { return fmt.Errorf("%w: %w", errUnreachable, quiet.Transport(err)) }
 
 func (q probe) judge(res *http.Response) error {
 	switch res.StatusCode {
@@ -136,7 +120,7 @@ func (q probe) judge(res *http.Response) error {
 	}
 	var answer wire.ChallengeAnswer
 	if len(body) > maxProbeAnswer || json.Unmarshal(body, &answer) != nil ||
-		subtle.ConstantTimeCompare([]byte(answer.Value), []byte(q.value)) != 1 {
+		!q.value.Equal(wire.NewSecret(answer.Value)) {
 		return errOtherProcess
 	}
 	return nil

@@ -24,6 +24,7 @@ import (
 
 	"github.com/pinboard-go/pinboard"
 	"github.com/pinboard-go/pinboard/internal/leak"
+	"github.com/pinboard-go/pinboard/internal/quiet"
 	"github.com/pinboard-go/pinboard/passport"
 )
 
@@ -117,11 +118,24 @@ func dial(ctx context.Context, option rueidis.ClientOption, log *zap.Logger) (ru
 		if err == nil {
 			return client, nil
 		}
-		log.Warn("waiting for Redis", zap.Error(err))
+		log.Warn("waiting for Redis", zap.String("error", withoutPassword(err, option)))
 		select {
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		case <-time.After(redisRetry):
 		}
 	}
+}
+
+// withoutPassword returns the text of an error of connecting. There are servers
+// and proxies that repeat the command that they do not understand, and the first
+// one holds the password.
+func withoutPassword(err error, option rueidis.ClientOption) string {
+	text := err.Error()
+	for _, secret := range []string{option.Password, option.Sentinel.Password} {
+		if secret != "" {
+			text = strings.ReplaceAll(text, secret, "[secret]")
+		}
+	}
+	return quiet.Redis(text)
 }

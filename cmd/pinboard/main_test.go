@@ -5,7 +5,9 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -150,4 +152,40 @@ func TestAServerBeforeItsRedisWaitsAndStillStopsOnSIGTERM(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, cmd.Wait())
 	require.NotContains(t, line+string(tail), "planted-token-of-an-operator")
+}
+
+// A server that is no Redis may answer with what it was sent.
+func TestAPasswordThatIsSentBackIsNotLogged(t *testing.T) {
+	t.Parallel()
+	for refusal, shown := range map[string]string{"ERR not now: %s": "[secret]", "ERR unknown command, with args beginning with: %s": "with args not shown"} {
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = listener.Close() })
+		go func() {
+			for {
+				conn, err := listener.Accept()
+				if err != nil {
+					return
+				}
+				buf := make([]byte, 4096)
+				n, _ := conn.Read(buf)
+				said := strings.ReplaceAll(string(buf[:n]), "\r\n", " ")
+				// To each of the four commands that are sent at once.
+				_, _ = io.WriteString(conn, strings.Repeat("-"+fmt.Sprintf(refusal, said)+"\r\n", 4))
+				_, _ = io.Copy(io.Discard, conn)
+				_ = conn.Close()
+			}
+		}()
+		cmd := command(t, "PINBOARD_PASSPORT="+document, "REDIS_URL=redis://planted-user:planted-password-of-redis@"+listener.Addr().String(), "PORT=0")
+		log, err := cmd.StderrPipe()
+		require.NoError(t, err)
+		require.NoError(t, cmd.Start())
+		line, err := bufio.NewReader(log).ReadString('\n')
+		require.NoError(t, err)
+		require.Contains(t, line, "waiting for Redis")
+		require.Contains(t, line, shown)
+		require.NotContains(t, line, "planted-password-of-redis")
+		require.NoError(t, cmd.Process.Kill())
+		_ = cmd.Wait()
+	}
 }
