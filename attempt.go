@@ -21,6 +21,7 @@ import (
 
 	"github.com/pinboard-go/pinboard/internal/attest"
 	"github.com/pinboard-go/pinboard/internal/hop"
+	"github.com/pinboard-go/pinboard/internal/quiet"
 	"github.com/pinboard-go/pinboard/internal/wire"
 )
 
@@ -260,7 +261,7 @@ func (e *exchange) lost(a *attempt, err error) error {
 	if _, ok := errors.AsType[*dialError](err); ok || a.conn == nil {
 		// Nothing was sent. The id stays where it is all the same: the owner
 		// may be serving others (protocol §5).
-		e.tell("the owner does not accept a connection", a.lease, zap.Error(err))
+		e.tell("the owner does not accept a connection", a.lease, zap.Error(quiet.Transport(err)))
 		ref := ownerDown(e.x.p.leases.left(a.lease))
 		ref.moving = !a.sent()
 		return ref
@@ -268,7 +269,7 @@ func (e *exchange) lost(a *attempt, err error) error {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return e.tooLate(a, err)
 	}
-	e.x.info("the connection to the owner was lost", &e.call, a.lease, zap.Error(err))
+	e.x.info("the connection to the owner was lost", &e.call, a.lease, zap.Error(quiet.Transport(err)))
 	return refuse(http.StatusBadGateway, "the connection to the owner was lost")
 }
 

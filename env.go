@@ -14,6 +14,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/pinboard-go/pinboard/internal/leak"
 	"github.com/pinboard-go/pinboard/passport"
 )
 
@@ -140,6 +141,7 @@ func parseRedisURL(text string) (*rueidis.ClientOption, error) {
 	authority, tail := rest[:end], rest[end:]
 	userinfo, hosts := "", authority
 	if at := strings.LastIndexByte(authority, '@'); at >= 0 {
+		leak.Secret(authority[:at])
 		userinfo, hosts = authority[:at+1], authority[at+1:]
 	}
 	addrs := strings.Split(hosts, ",")
@@ -162,6 +164,7 @@ func parseRedisURL(text string) (*rueidis.ClientOption, error) {
 	if err != nil {
 		return nil, errors.New("is not a URL that names a Redis: check port, database number and parameters")
 	}
+	leak.Secret(option.Password)
 	sentinels := option.Sentinel.MasterSet != ""
 	if option.TLSConfig != nil && (len(addrs) > 1 || sentinels) {
 		option.TLSConfig.ServerName = "" // each node's certificate is for its own name

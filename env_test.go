@@ -1,6 +1,7 @@
 package pinboard
 
 import (
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -18,7 +19,7 @@ const envPassport = `{"providers":[{"type":"staticToken","id":"p","keys":[{"name
 func variables(changes map[string]string) func(string) (string, bool) {
 	env := map[string]string{
 		"PINBOARD_PASSPORT": envPassport,
-		"PINBOARD_TOKEN":    "planted-token",
+		"PINBOARD_TOKEN":    "planted-token-of-a-deployment",
 		"REDIS_URL":         "memory:",
 	}
 	for name, value := range changes {
@@ -96,7 +97,7 @@ func TestRedisURLWithoutAPortMeansTheDefaultPort(t *testing.T) {
 
 func TestAWrongVariableIsOneLineThatNamesIt(t *testing.T) {
 	t.Parallel()
-	for _, test := range []struct{ name, value string }{
+	for i, test := range []struct{ name, value string }{
 		{"PINBOARD_PASSPORT", "-"},
 		{"PINBOARD_PASSPORT", "  "},
 		{"PINBOARD_PASSPORT", "{"},
@@ -126,7 +127,7 @@ func TestAWrongVariableIsOneLineThatNamesIt(t *testing.T) {
 		{"PINBOARD_TRUSTED_PROXIES", "10.0.0.0/8, example.com"},
 		{"PINBOARD_TRUSTED_PROXIES", "10.0.0.0/33"},
 	} {
-		t.Run(test.name+"="+test.value, func(t *testing.T) {
+		t.Run(fmt.Sprint(i, " ", test.name), func(t *testing.T) {
 			t.Parallel()
 			_, err := ReadEnvironment(variables(map[string]string{test.name: test.value}))
 			require.Error(t, err)

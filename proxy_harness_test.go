@@ -119,7 +119,7 @@ type session struct {
 func (f *front) register(w *fake, client string, changes ...func(*store.Registration)) *session {
 	f.t.Helper()
 	s := &session{f: f, Registration: store.Registration{
-		SessionID: "session-" + rand.Text(), ClientID: client, Secret: wire.NewSecret("secret of " + client),
+		SessionID: "session-" + rand.Text(), ClientID: client, Secret: wire.NewSecret("planted secret of session " + client),
 		Namespaces: []string{counters_}, AdvertiseURL: "http://" + w.addr, Headroom: 1e6,
 	}}
 	for _, change := range changes {

@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/pinboard-go/pinboard/internal/hop"
+	"github.com/pinboard-go/pinboard/internal/quiet"
 )
 
 const (
@@ -199,6 +200,6 @@ func (e *exchange) logCut(a *attempt, err error) {
 	case client || e.r.Context().Err() != nil:
 		e.x.debug("the client left during the answer", &e.call, a.lease)
 	default:
-		e.x.info("the worker broke its answer off", &e.call, a.lease, zap.Error(err))
+		e.x.info("the worker broke its answer off", &e.call, a.lease, zap.Error(quiet.Transport(err)))
 	}
 }

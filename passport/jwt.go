@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"go.uber.org/zap"
+
+	"github.com/pinboard-go/pinboard/internal/leak"
 )
 
 const headerCookie = "Cookie"
@@ -107,6 +109,9 @@ func (s source) token(r *http.Request) (string, bool) {
 }
 
 func single(found []string) (string, bool) {
+	for _, token := range found {
+		leak.Secret(token)
+	}
 	if len(found) != 1 || found[0] == "" {
 		return "", false
 	}

@@ -11,6 +11,8 @@ import (
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
+
+	"github.com/pinboard-go/pinboard/internal/leak"
 )
 
 // Standard is the passport that a document describes: see Parse. It is safe for
@@ -116,7 +118,7 @@ func (p *Standard) hide(from *jwts) {
 // LogTo says where to log: that an identity server's keys could not be fetched,
 // and, at debug level, of each token that was refused which provider did so and
 // what kind of fault it has, never what is in it. Nothing is logged before.
-func (p *Standard) LogTo(log *zap.Logger) { p.log.to.Store(log) }
+func (p *Standard) LogTo(log *zap.Logger) { p.log.to.Store(leak.Logger(log)) }
 
 // Close ends fetches of keys that are under way, waits for them and begins no
 // new ones. It need not be called, since a fetch takes 5 s at most, and may be

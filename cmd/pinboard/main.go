@@ -23,6 +23,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/pinboard-go/pinboard"
+	"github.com/pinboard-go/pinboard/internal/leak"
+	"github.com/pinboard-go/pinboard/internal/quiet"
 	"github.com/pinboard-go/pinboard/passport"
 )
 
@@ -50,6 +52,7 @@ func run(ctx context.Context, lookup func(string) (string, bool)) (status int) {
 		fmt.Fprintln(os.Stderr, "pinboard: start logging:", err)
 		return 1
 	}
+	log = leak.Logger(log)
 	defer func() { _ = log.Sync() }()
 	if err := serve(ctx, env, log); err != nil {
 		log.Error("stopped", zap.Error(err))
@@ -118,11 +121,24 @@ func dial(ctx context.Context, option rueidis.ClientOption, log *zap.Logger) (ru
 		if err == nil {
 			return client, nil
 		}
-		log.Warn("waiting for Redis", zap.Error(err))
+		log.Warn("waiting for Redis", zap.String("error", withoutPassword(err, option)))
 		select {
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		case <-time.After(redisRetry):
 		}
 	}
+}
+
+// withoutPassword returns the text of an error of connecting. There are servers
+// and proxies that repeat the command that they do not understand, and the first
+// one holds the password.
+func withoutPassword(err error, option rueidis.ClientOption) string {
+	text := err.Error()
+	for _, secret := range []string{option.Password, option.Sentinel.Password} {
+		if secret != "" {
+			text = strings.ReplaceAll(text, secret, "[secret]")
+		}
+	}
+	return quiet.Redis(text)
 }

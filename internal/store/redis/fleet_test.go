@@ -33,7 +33,7 @@ func (d *directory) scan(t *testing.T) []string {
 
 func registration(client string) store.Registration {
 	return store.Registration{
-		SessionID: rand.Text(), ClientID: client, Secret: wire.NewSecret("secret of " + client),
+		SessionID: rand.Text(), ClientID: client, Secret: wire.NewSecret("planted secret of session " + client),
 		Namespaces: []string{"/counters"}, AdvertiseURL: "http://" + client, Headroom: 1000,
 	}
 }
