@@ -78,7 +78,8 @@ func trailer(name string) bool {
 		"Forwarded", "X-Real-Ip", headerForwardedFor, headerForwardedProto, headerForwardedHost:
 		return false
 	}
-	return !hopByHop(name) && !wire.Reserved(name)
+	// Any text can be announced, also what is no name.
+	return isToken(name) && !hopByHop(name) && !wire.Reserved(name)
 }
 
 // copyTrailers copies the trailers that may pass, with their values.

@@ -68,6 +68,9 @@ func (x *proxy) admit(r *http.Request, t target) (call, error) {
 	if r.Method == http.MethodConnect {
 		return call{}, refuse(http.StatusNotImplemented, "CONNECT is not for an instance")
 	}
+	if err := wellFormed(r); err != nil {
+		return call{}, err
+	}
 	inst, err := t.instance()
 	if err != nil {
 		return call{}, err

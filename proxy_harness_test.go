@@ -77,6 +77,10 @@ func newFront(t *testing.T, changes ...func(*setup)) *front {
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
+		if s.server.TLSConfig != nil {
+			_ = s.server.ServeTLS(listener, "", "")
+			return
+		}
 		_ = s.server.Serve(listener)
 	}()
 	t.Cleanup(func() {
