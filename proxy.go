@@ -46,11 +46,24 @@ var errClientGone = refuse(statusClientGone, "the client has gone")
 // http.ErrAbortHandler to cut an answer short that has begun.
 func (x *proxy) serve(w http.ResponseWriter, r *http.Request, t target) {
 	c, err := x.admit(r, t)
-	if err != nil {
-		x.p.writeRefusal(w, r, err)
+	switch {
+	case err == errPreflight:
+		allowPreflight(w, r)
+		return
+	case err != nil:
+		x.refuse(w, r, c.namespace, err)
 		return
 	}
 	newExchange(x, w, r, t, c).run()
+}
+
+// refuse answers in place of a worker, and lets a page that the namespace trusts
+// read that.
+func (x *proxy) refuse(w http.ResponseWriter, r *http.Request, namespace string, err error) {
+	if namespace != "" && x.trusted(namespace, r) {
+		allowOrigin(w, r)
+	}
+	x.p.writeRefusal(w, r, err)
 }
 
 // gone answers a request whose context has ended: the client has left or, if
@@ -63,7 +76,8 @@ func gone(r *http.Request) error {
 }
 
 // admit reads which instance is asked for and on whose behalf, and returns a
-// refusal for whom it is not open.
+// refusal for whom it is not open. The call of a refusal names no more than the
+// instance.
 func (x *proxy) admit(r *http.Request, t target) (call, error) {
 	if r.Method == http.MethodConnect {
 		return call{}, refuse(http.StatusNotImplemented, "CONNECT is not for an instance")
@@ -75,29 +89,36 @@ func (x *proxy) admit(r *http.Request, t target) (call, error) {
 	if err != nil {
 		return call{}, err
 	}
+	c := call{ask: ask{instance: inst}}
 	seen := withoutReserved(r)
 	// Also on a cluster call: a static token never reaches a worker.
 	who, err := x.p.opts.Passport.Identify(r.Context(), seen)
 	if err != nil {
 		if r.Context().Err() != nil {
-			return call{}, gone(r)
+			return c, gone(r)
 		}
-		return call{}, x.p.notIdentified(err)
+		return c, x.p.notIdentified(err)
 	}
-	c := call{ask: ask{instance: inst}, who: who}
+	c.who = who
 	// What is no host name is bound nowhere.
 	c.host, _ = wire.ParseHostname(r.Host)
 	if isClusterCall(r.Header) {
 		claims, session, err := x.clusterCaller(r.Context(), r.Header)
 		if err != nil {
-			return call{}, err
+			return c, err
 		}
 		c.claims, c.prefer = claims, session.ID
 		c.key = func() (string, bool) { return "", false } // the preference is made
 		return c, nil
 	}
 	if err := x.p.opts.Passport.Admit(r.Context(), inst.namespace, who); err != nil {
-		return call{}, notAdmitted(err)
+		if errors.Is(err, passport.ErrUnauthenticated) && isPreflight(r) && x.trusted(inst.namespace, r) {
+			return c, errPreflight
+		}
+		return c, notAdmitted(err)
+	}
+	if err := x.checkOrigin(inst.namespace, r, who); err != nil {
+		return c, err
 	}
 	if who != nil {
 		c.claims.Account = &attest.Account{Subject: who.Subject, Scopes: who.Scopes, Claims: who.Claims}

@@ -259,7 +259,7 @@ func TestLargeBodiesPassWholeOverHTTP2(t *testing.T) {
 	overHTTP2(t, func(t *testing.T, f *front, ask asker) {
 		w := newFake(t, func(h *hit) { h.ok(h.body()) })
 		f.register(w, "a")
-		want := strings.Repeat("0123456789abcdef", 8<<20/16)
+		want := strings.Repeat("0123456789abcdef", 3<<20/16)
 		for _, reader := range []io.Reader{strings.NewReader(want), struct{ io.Reader }{strings.NewReader(want)}} {
 			_, got := ask.whole(t, "POST", "/counters/alice", reader)
 			require.True(t, want == got)
