@@ -211,3 +211,30 @@ func (h *frames) send(body string, fields ...string) h2reply {
 	}
 	return h.reply()
 }
+
+// hpackField is a field that may have any name.
+func hpackField(field [2]string) hpack.HeaderField {
+	return hpack.HeaderField{Name: field[0], Value: field[1]}
+}
+
+// headersFrame is the head that was encoded, as a whole request.
+func headersFrame(h *frames) http2.HeadersFrameParam {
+	return http2.HeadersFrameParam{StreamID: h.stream, BlockFragment: h.block.Bytes(), EndStream: true, EndHeaders: true}
+}
+
+// status returns the status of a reply, "" if the stream or the connection was
+// ended in place of one.
+func (h *frames) status() string {
+	for {
+		frame, err := h.ReadFrame()
+		if err != nil {
+			return ""
+		}
+		switch frame := frame.(type) {
+		case *http2.MetaHeadersFrame:
+			return frame.PseudoValue("status")
+		case *http2.RSTStreamFrame, *http2.GoAwayFrame:
+			return ""
+		}
+	}
+}
