@@ -123,10 +123,10 @@ func TestAPreflightIsAnsweredForTrustedOriginsAndReachesNoWorker(t *testing.T) {
 	}
 	closed := newFront(t, withPassport(id.passport(trusting)))
 	w := newFake(t, nil)
-	resp, body := preflight(closed, "https://app.example")
+	resp, _ := preflight(closed, "https://app.example")
 	require.Equal(t, 204, resp.StatusCode, "whether or not there is such a namespace")
 	closed.register(w, "a")
-	resp, body = preflight(closed, "https://app.example")
+	resp, body := preflight(closed, "https://app.example")
 	require.Equal(t, 204, resp.StatusCode)
 	require.Empty(t, body)
 	for name, value := range map[string]string{

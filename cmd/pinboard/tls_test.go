@@ -10,6 +10,7 @@ import (
 	"encoding/pem"
 	"io"
 	"math/big"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -20,6 +21,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/net/http2"
 )
 
 // pair returns a certificate of its own making and its key, in PEM.
@@ -99,6 +101,25 @@ func TestTLSIsSpokenWithHTTP2AndARenewedCertificateServed(t *testing.T) {
 	require.Contains(t, string(tail), `"msg":"the certificate has changed"`)
 }
 
+// settings returns what a server says first over HTTP/2.
+func settings(t *testing.T, addr string) map[http2.SettingID]uint32 {
+	t.Helper()
+	conn, err := net.Dial("tcp", addr)
+	require.NoError(t, err)
+	defer func() { _ = conn.Close() }()
+	_, err = io.WriteString(conn, http2.ClientPreface)
+	require.NoError(t, err)
+	framer := http2.NewFramer(conn, conn)
+	require.NoError(t, framer.WriteSettings())
+	frame, err := framer.ReadFrame()
+	require.NoError(t, err)
+	said, ok := frame.(*http2.SettingsFrame)
+	require.True(t, ok)
+	out := map[http2.SettingID]uint32{}
+	require.NoError(t, said.ForeachSetting(func(s http2.Setting) error { out[s.ID] = s.Val; return nil }))
+	return out
+}
+
 func TestHTTP2WithoutTLSIsSpokenWhenAskedFor(t *testing.T) {
 	t.Parallel()
 	for _, setting := range []string{"true", "false"} {
@@ -111,6 +132,9 @@ func TestHTTP2WithoutTLSIsSpokenWhenAskedFor(t *testing.T) {
 		if setting == "true" {
 			require.NoError(t, err)
 			require.Equal(t, 2, resp.ProtoMajor)
+			limits := settings(t, strings.TrimPrefix(base, "http://"))
+			require.EqualValues(t, 250, limits[http2.SettingMaxConcurrentStreams])
+			require.EqualValues(t, 512<<10, limits[http2.SettingInitialWindowSize])
 		} else {
 			require.Error(t, err)
 		}
