@@ -138,7 +138,8 @@ func requestHead(method, path string, more ...string) []string {
 
 // h2reply is what came back on the last stream.
 type h2reply struct {
-	informed []string // the status of each informational answer
+	informed []string    // the status of each informational answer
+	hints    http.Header // of the last informational answer
 	status   string
 	header   http.Header
 	trailer  http.Header
@@ -185,7 +186,7 @@ func (h *frames) reply() h2reply {
 			}
 			switch {
 			case strings.HasPrefix(status, "1"):
-				r.informed = append(r.informed, status)
+				r.informed, r.hints = append(r.informed, status), fields
 			case status != "":
 				r.status, r.header = status, fields
 			default:
