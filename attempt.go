@@ -12,6 +12,7 @@ import (
 	"net/textproto"
 	"net/url"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -56,6 +57,11 @@ func (a *attempt) sent() bool {
 		}
 	}
 	return false
+}
+
+// written reports whether anything of the request was written so far.
+func (a *attempt) written() bool {
+	return slices.ContainsFunc(a.reach, func(r reach) bool { return r.conn == nil || r.conn.written.Load() > r.before })
 }
 
 // send sends the request to the owner, once, and waits for the answer's header.
@@ -180,6 +186,14 @@ func (e *exchange) trace(a *attempt) *httptrace.ClientTrace {
 			conn := workerConnOf(info.Conn)
 			r := reach{conn: conn}
 			if conn != nil {
+				if info.Reused && a.written() {
+					// The transport tries a safe request on one kept connection
+					// after the other, and the worker may carry it out each
+					// time. Once more is enough, on a new one.
+					_ = conn.Close()
+				} else if info.Reused {
+					conn.atRest(a.ctx)
+				}
 				r.before = conn.written.Load()
 			}
 			a.reach = append(a.reach, r)

@@ -47,7 +47,8 @@ type Environment struct {
 //
 // REDIS_URL takes user, password and database as usual. Several hosts,
 // separated by commas, are nodes of one Redis Cluster, or Sentinels if the
-// parameter master_set names a master. The error joins one error for each
+// parameter master_set names a master; sentinel_user and sentinel_password are
+// for those, user and password for the master. The error joins one error for each
 // wrong variable; each names it and is one line without secrets.
 func ReadEnvironment(lookup func(string) (string, bool)) (Environment, error) {
 	r := reader{lookup: lookup}
@@ -119,6 +120,10 @@ func (r *reader) redis(name string) (*rueidis.ClientOption, *Store) {
 	return option, nil
 }
 
+// topologyEvery is how often a node asks Sentinels or a Cluster who is a master,
+// besides being told.
+const topologyEvery = 5 * time.Second
+
 // parseRedisURL does what rueidis.ParseURL does, and takes several hosts. Its
 // errors never hold the URL, which may hold a password.
 func parseRedisURL(text string) (*rueidis.ClientOption, error) {
@@ -155,12 +160,21 @@ func parseRedisURL(text string) (*rueidis.ClientOption, error) {
 	if err != nil {
 		return nil, errors.New("is not a URL that names a Redis: check port, database number and parameters")
 	}
-	if option.TLSConfig != nil && len(addrs) > 1 {
+	sentinels := option.Sentinel.MasterSet != ""
+	if option.TLSConfig != nil && (len(addrs) > 1 || sentinels) {
 		option.TLSConfig.ServerName = "" // each node's certificate is for its own name
+	}
+	if sentinels { // they are the hosts that are named, and have users of their own
+		option.Sentinel.TLSConfig, option.Sentinel.Dialer = option.TLSConfig, option.Dialer
+		option.Sentinel.Username, option.Sentinel.Password = query.Get("sentinel_user"), query.Get("sentinel_password")
 	}
 	// A frozen connection is given up after this time; look-ups do not wait
 	// for it, they have their own.
 	option.ConnWriteTimeout = cmp.Or(option.ConnWriteTimeout, 5*time.Second)
+	// Who misses the one message of a failover would otherwise go on writing to
+	// a master that has been replaced.
+	option.Sentinel.TopologyRefreshInterval = topologyEvery
+	option.ClusterOption.ShardsRefreshInterval = topologyEvery
 	return &option, nil
 }
 

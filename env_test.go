@@ -57,7 +57,7 @@ func TestEnvironmentValues(t *testing.T) {
 		"PINBOARD_PLACEMENT_HOLD_MS":       "2500",
 		"PINBOARD_AFFINITY_BALANCE_FACTOR": "1.5",
 		"PINBOARD_TRUSTED_PROXIES":         " 10.0.0.7/8, ::1 ,192.0.2.1,",
-		"REDIS_URL":                        "rediss://user:pa%40ss@one.example:7001,two.example,[2001:db8::1]:7003/0?master_set=main",
+		"REDIS_URL":                        "rediss://user:pa%40ss@one.example:7001,two.example,[2001:db8::1]:7003/0?master_set=main&sentinel_password=pa%26ss",
 	}))
 	require.NoError(t, err)
 	require.Zero(t, env.Port)
@@ -71,8 +71,21 @@ func TestEnvironmentValues(t *testing.T) {
 	require.Equal(t, "user", env.Redis.Username)
 	require.Equal(t, "pa@ss", env.Redis.Password)
 	require.Equal(t, "main", env.Redis.Sentinel.MasterSet)
+	require.Empty(t, env.Redis.Sentinel.Username)
+	require.Equal(t, "pa&ss", env.Redis.Sentinel.Password)
+	require.Equal(t, env.Redis.TLSConfig, env.Redis.Sentinel.TLSConfig)
+	require.Positive(t, env.Redis.Sentinel.TopologyRefreshInterval, "the message of a failover may be lost")
+	require.Positive(t, env.Redis.ClusterOption.ShardsRefreshInterval)
 	require.NotNil(t, env.Redis.TLSConfig)
 	require.Empty(t, env.Redis.TLSConfig.ServerName, "each node's certificate is for its own name")
+}
+
+func TestOneSentinelsNameIsNotItsMasters(t *testing.T) {
+	t.Parallel()
+	env, err := ReadEnvironment(variables(map[string]string{"REDIS_URL": "rediss://sentinel.example?master_set=main"}))
+	require.NoError(t, err)
+	require.NotNil(t, env.Redis.Sentinel.TLSConfig)
+	require.Empty(t, env.Redis.TLSConfig.ServerName)
 }
 
 func TestRedisURLWithoutAPortMeansTheDefaultPort(t *testing.T) {
@@ -98,6 +111,7 @@ func TestAWrongVariableIsOneLineThatNamesIt(t *testing.T) {
 		{"REDIS_URL", "redis://:planted-password@h:port"},
 		{"REDIS_URL", "redis://:planted-password@h:1/x"},
 		{"REDIS_URL", "redis://:planted-password@h:1,,i:2"},
+		{"REDIS_URL", "redis://h:1/x?master_set=m&sentinel_password=planted-password"},
 		{"PORT", "http"},
 		{"PORT", "65536"},
 		{"PORT", "-1"},

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"go.uber.org/zap"
+
 	"github.com/pinboard-go/pinboard/internal/hop"
 	"github.com/pinboard-go/pinboard/internal/wire"
 )
@@ -157,6 +159,11 @@ func (e *exchange) try(rt route) outcome {
 	switch {
 	case a.fault != nil:
 		err = e.lost(a, a.fault)
+	case a.resp.StatusCode < http.StatusSwitchingProtocols:
+		// Such as "000", which net/http takes from a worker and panics at when
+		// it is to write it.
+		e.x.info("the owner's answer is malformed", &e.call, a.lease, zap.Int("status", a.resp.StatusCode))
+		err = refuse(http.StatusBadGateway, "the owner's answer is malformed")
 	case notReady:
 		// It has not read its acknowledgement yet, or is another process on
 		// the same port.

@@ -17,6 +17,7 @@ const (
 	headerUpgrade        = "Upgrade"
 	headerTrailer        = "Trailer"
 	headerExpect         = "Expect"
+	headerContentLength  = "Content-Length"
 	headerCookie         = "Cookie"
 	headerForwardedFor   = "X-Forwarded-For"
 	headerForwardedProto = "X-Forwarded-Proto"
@@ -74,7 +75,7 @@ func copyEndToEnd(dst, src http.Header) {
 // (RFC 9110, section 6.5.1).
 func trailer(name string) bool {
 	switch folded(name) {
-	case "Content-Length", "Host", headerExpect, "Authorization", headerCookie, "Set-Cookie",
+	case headerContentLength, "Host", headerExpect, "Authorization", headerCookie, "Set-Cookie",
 		"Forwarded", "X-Real-Ip", headerForwardedFor, headerForwardedProto, headerForwardedHost:
 		return false
 	}
@@ -145,6 +146,15 @@ func (p proxies) workerHeader(r *http.Request, who *passport.Identity) http.Head
 	if _, ok := h["User-Agent"]; !ok {
 		h["User-Agent"] = nil // else the transport would send its own
 	}
+	for _, name := range []string{"Idempotency-Key", "X-Idempotency-Key"} {
+		// The transport repeats a request that has one of them by itself, also
+		// when the worker may have carried it out. It does not look for them in
+		// lower case.
+		if values, ok := h[name]; ok {
+			delete(h, name)
+			h[strings.ToLower(name)] = values
+		}
+	}
 	p.setForwarded(h, r)
 	return h
 }
@@ -178,15 +188,29 @@ func (p proxies) setForwarded(h http.Header, r *http.Request) {
 	}
 }
 
-// hasToken reports whether a comma-separated line holds the token, in any case.
-func hasToken(line, token string) bool {
+// hasToken reports whether a comma-separated line holds a token of that name, in
+// any case.
+func hasToken(line, name string) bool {
 	for part := range strings.SplitSeq(line, ",") {
 		part, _, _ = strings.Cut(part, ";")
-		if strings.EqualFold(textproto.TrimString(part), token) {
+		if strings.EqualFold(textproto.TrimString(part), name) {
 			return true
 		}
 	}
 	return false
+}
+
+// isToken reports whether a text is a token (RFC 9110, section 5.6.2), as
+// methods are.
+func isToken(text string) bool {
+	for i := range len(text) {
+		switch c := text[i]; {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9':
+		case strings.IndexByte("!#$%&'*+-.^_`|~", c) < 0:
+			return false
+		}
+	}
+	return text != ""
 }
 
 // wantsWebSocket reports whether the request asks for a WebSocket and nothing

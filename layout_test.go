@@ -2,9 +2,13 @@ package pinboard_test
 
 import (
 	"encoding/json"
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"io"
 	"os/exec"
 	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -36,6 +40,32 @@ func packages(t *testing.T) []pkg {
 	}
 	require.NotEmpty(t, list)
 	return list
+}
+
+// C43: leases are judged by Redis' clock alone: nodes whose clocks differ by minutes
+// must agree on them.
+func TestTheRedisStoreReadsNoClockOfItsNode(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("internal/store/redis/*.go")
+	require.NoError(t, err)
+	looked := 0
+	for _, name := range files {
+		if strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
+		require.NoError(t, err)
+		ast.Inspect(file, func(n ast.Node) bool {
+			if call, ok := n.(*ast.SelectorExpr); ok {
+				if of, ok := call.X.(*ast.Ident); ok && of.Name == "time" {
+					require.NotContains(t, []string{"Now", "Since", "Until"}, call.Sel.Name, name)
+					looked++
+				}
+			}
+			return true
+		})
+	}
+	require.Positive(t, looked)
 }
 
 func TestEveryPackageHasADoc(t *testing.T) {

@@ -73,9 +73,12 @@ type Options struct {
 	MaxHeldPerID int
 
 	// Transport is the model for connections to workers: its TLS settings and
-	// limits are taken over. It is copied, never used itself; its Proxy is
-	// ignored, workers are dialled directly. Default: a transport with
-	// 128 idle connections per worker.
+	// limits are taken over, for workers at https:// their authority (RootCAs)
+	// and this node's certificate. It is copied, never used itself; its Proxy is
+	// ignored, workers are dialled directly, and so are DialTLSContext and what
+	// it says of HTTP/2: workers are spoken to in HTTP/1.1. A DialContext of its
+	// own is used, and the address that it has dialled is checked before anything
+	// is sent. Default: a transport with 128 idle connections per worker.
 	Transport *http.Transport
 
 	// Logger gets what operators should know. Default: silent.

@@ -140,6 +140,9 @@ func (p *placer) query(ctx context.Context, a ask) (route, error) {
 		if err != nil {
 			return err
 		}
+		if res.ClockSet {
+			p.leases.log.Warn("the store's clock was set forward: nothing is placed here for one lease", zap.String("binding", a.namespace))
+		}
 		if ref := refusalFor(res); ref != nil {
 			return ref
 		}

@@ -40,9 +40,10 @@ type prober struct{ transport *http.Transport }
 
 // probe is one such question.
 type probe struct {
-	url              string // normalised
-	secret           wire.Secret
-	challenge, value string
+	url    string // normalised
+	secret wire.Secret
+	// challengeValue is what only the worker itself can answer challenge with.
+	challenge, challengeValue string
 	// rules and pinned say which addresses may be dialled; pinned is "" until
 	// one has answered the registration's probe.
 	rules  []string
@@ -92,17 +93,22 @@ func (p *prober) ask(ctx context.Context, q probe) (from string, err error) {
 	r.Header.Set(wire.HeaderProxySecret, q.secret.Reveal())
 	res, err := p.transport.RoundTrip(r) // follows no redirect
 	if err != nil {
-		return "", failedDial(err)
+		return "", failedDial(ctx, err)
 	}
 	defer func() { _ = res.Body.Close() }()
 	return dialledAddr(ctx), q.judge(res)
 }
 
-func failedDial(err error) error {
-	if errors.Is(err, errAddrNotAllowed) {
-		return errOutsideRules
+// failedDial is a 403 if no address of the name may be dialled. Where one may,
+// it is a worker that does not answer yet.
+func failedDial(ctx context.Context, err error) error {
+	if !errors.Is(err, errAddrNotAllowed) {
+		return unreachable(err)
 	}
-	return unreachable(err)
+	if b := backendOf(ctx); b != nil && b.choice.Load() {
+		return fmt.Errorf("%w: not at an address that is allowed", errUnreachable)
+	}
+	return errOutsideRules
 }
 
 // unreachable keeps, for the log, what is known to hold nothing of the answer:
@@ -111,7 +117,10 @@ func unreachable(err error) error {
 	_, network := errors.AsType[*net.OpError](err)
 	_, name := errors.AsType[*net.DNSError](err)
 	_, certificate := errors.AsType[*tls.CertificateVerificationError](err)
+	_, plain := errors.AsType[tls.RecordHeaderError](err) // it holds bytes of the peer's
 	switch {
+	case plain:
+		return fmt.Errorf("%w: no TLS there", errUnreachable)
 	case errors.Is(err, context.DeadlineExceeded):
 		return fmt.Errorf("%w: timed out", errUnreachable)
 	case network || name || certificate:
@@ -136,7 +145,7 @@ func (q probe) judge(res *http.Response) error {
 	}
 	var answer wire.ChallengeAnswer
 	if len(body) > maxProbeAnswer || json.Unmarshal(body, &answer) != nil ||
-		subtle.ConstantTimeCompare([]byte(answer.Value), []byte(q.value)) != 1 {
+		subtle.ConstantTimeCompare([]byte(answer.Value), []byte(q.challengeValue)) != 1 {
 		return errOtherProcess
 	}
 	return nil

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -170,8 +171,8 @@ func TestAnErrorAnswerThatBreaksOffIsABadGateway(t *testing.T) {
 	require.Equal(t, http.StatusBadGateway, resp.StatusCode)
 }
 
+// Not parallel: it counts goroutines.
 func TestAClientThatLeavesEndsTheRequestAndIsNobodysFault(t *testing.T) { // C20
-	t.Parallel()
 	const count = 100
 	core, logs := observer.New(zap.InfoLevel)
 	ended := make(chan struct{})
@@ -182,6 +183,7 @@ func TestAClientThatLeavesEndsTheRequestAndIsNobodysFault(t *testing.T) { // C20
 		h.gone()
 		ended <- struct{}{}
 	}, nil, func(s *setup) { s.opts.Logger = zap.New(core) })
+	baseline := runtime.NumGoroutine()
 	clients := make([]*client, 0, 2*count)
 	for i := range 2 * count {
 		path := "/counters/alice/sse"
@@ -203,9 +205,13 @@ func TestAClientThatLeavesEndsTheRequestAndIsNobodysFault(t *testing.T) { // C20
 		<-ended
 	}
 	require.Eventually(t, func() bool { return f.pb.counters.proxying.Load() == 0 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return runtime.NumGoroutine() <= baseline+5 }, patience, time.Millisecond)
 	require.Zero(t, logs.Len(), "%v", logs.All())
 	require.Equal(t, sa.SessionID, f.owner("alice"))
 	require.Empty(t, b.seen())
+	s, err := f.store.Session(t.Context(), sa.SessionID)
+	require.NoError(t, err)
+	require.False(t, s.Degraded)
 }
 
 // recording is a middleware that logs what was answered.

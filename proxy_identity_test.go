@@ -133,7 +133,8 @@ func TestIDsOfOneClientPreferOneWorker(t *testing.T) { // C27
 	f.register(a, "a")
 	f.register(b, "b")
 	for i := range 64 {
-		f.get(fmt.Sprint("/counters/id-", i), fmt.Sprint("X-Forwarded-For: 6.6.6.", i))
+		f.get(fmt.Sprint("/counters/id-", i), fmt.Sprint("X-Forwarded-For: 6.6.6.", i),
+			fmt.Sprint("X-Real-IP: 7.7.7.", i), fmt.Sprint("Forwarded: for=8.8.8.", i))
 	}
 	require.ElementsMatch(t, []int{0, 64}, []int{len(a.seen()), len(b.seen())})
 }

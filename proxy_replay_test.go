@@ -3,6 +3,7 @@ package pinboard
 import (
 	"crypto/rand"
 	"fmt"
+	"io"
 	mrand "math/rand/v2"
 	"net/http"
 	"strings"
@@ -187,6 +188,38 @@ func TestAnExpectationReachesTheWorkerThatActsOnIt(t *testing.T) { // C11
 			require.Equal(t, "100-continue", h.header.Get("Expect"))
 		}
 	}
+}
+
+// A refusal that no worker takes back is the final answer, without the body.
+func TestAnExpectationThatEverybodyRefusesCostsNoBody(t *testing.T) { // C11
+	t.Parallel()
+	refusing := func(h *hit) {
+		if h.method == "GET" {
+			h.ok("")
+			return
+		}
+		h.refuse() // without having read
+	}
+	f := newFront(t)
+	a, b := newFake(t, refusing), newFake(t, refusing)
+	sa := f.register(a, "a")
+	f.register(b, "b")
+	for i := range 50 {
+		id := fmt.Sprint("id-", i)
+		sa.place(id)
+		c := f.ask("POST /counters/" + id + " HTTP/1.1\r\nHost: p\r\nExpect: 100-continue\r\nContent-Length: 1048576\r\n\r\n")
+		resp, _ := c.whole("POST")
+		require.Equal(t, 503, resp.StatusCode, "and no 100 before it")
+		require.Empty(t, resp.Header.Get(wire.HeaderRefusal))
+		require.True(t, resp.Close, "what comes now is the body, not a request")
+		_, _ = io.WriteString(c.Conn, smuggled)
+		rest, _ := c.rest()
+		require.Empty(t, rest)
+		resp, _ = f.get("/counters/" + id)
+		require.Equal(t, 200, resp.StatusCode)
+	}
+	require.EqualValues(t, 50, f.pb.counters.retries.Load())
+	require.NotContains(t, a.bytes()+b.bytes(), "smuggled")
 }
 
 func TestAWorkerThatIgnoresAnExpectationGetsTheBodyAfterAWhile(t *testing.T) {

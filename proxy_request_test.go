@@ -1,9 +1,12 @@
 package pinboard
 
 import (
+	"context"
+	"net"
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -67,8 +70,15 @@ func TestNothingIsAddedToARequestButWhatTheProtocolSays(t *testing.T) {
 
 func TestPathAndQueryReachTheWorkerByteForByte(t *testing.T) { // C03, C05
 	t.Parallel()
-	for _, base := range []string{"", "/base", "/b%2Fc"} {
-		f := newFront(t)
+	// What the host makes of the query is its own business.
+	parsing := func(s *setup) {
+		s.opts.Affinity.Key = func(r *http.Request, _ Client) (string, bool) {
+			_ = r.ParseForm()
+			return r.URL.Query().Get("a") + r.Form.Get("x"), true
+		}
+	}
+	for _, base := range []string{"", "/base", "/b%2Fc", "/b%2fc/%7e;d=1/%2525"} {
+		f := newFront(t, parsing)
 		w := newFake(t, nil)
 		f.register(w, "a", func(r *store.Registration) { r.AdvertiseURL += base })
 		targets := []string{
@@ -88,11 +98,14 @@ func TestPathAndQueryReachTheWorkerByteForByte(t *testing.T) { // C03, C05
 
 func TestABasePathWithASlashAtItsEndAddsOneSlash(t *testing.T) { // C05
 	t.Parallel()
-	f := newFront(t)
-	w := newFake(t, nil)
-	f.register(w, "a", func(r *store.Registration) { r.AdvertiseURL += "/base/" })
-	f.get("/counters/alice/x")
-	require.Equal(t, "/base/counters/alice/x", w.only().target)
+	for _, base := range []string{"/base", "/b%2Fc", "/b%2F"} {
+		f := newFront(t)
+		w := newFake(t, nil)
+		f.register(w, "a", func(r *store.Registration) { r.AdvertiseURL += base + "/" })
+		const target = "/counters/alice/a%2Fb/%2F/c%2520d/%E2%82%AC?x=%2F"
+		f.get(target)
+		require.Equal(t, base+target, w.only().target)
+	}
 }
 
 func TestWhatPinboardIsMountedBelowIsNotForwarded(t *testing.T) {
@@ -114,12 +127,19 @@ func TestAnIDIsReadRawAndInvalidOnesReachNobody(t *testing.T) { // C08
 	for _, id := range []string{
 		"al%69ce", "a%2Fb", "a%5Cb", "a%00b", "a%3Fb", "a%23b", "a%3Bb", "a%20b", "", strings.Repeat("a", 257), "%C3%A9",
 		".", "..", "%2e%2e", "a;b", "a:b", "é",
+		// Encoded twice, too long, half, or otherwise than by octets; and what
+		// others trim, fold or take for a separator.
+		"al%2569ce", "%61lice", "%C0%AE", "%C1%A1lice", "%EF%BC%A1", "\xc0\xae", "alice%20",
+		"%09alice", "alice%0d%0aX:y", "alice%7F", "alice%2e", "%2E", "a+b", "a,b", "a'b", "a\"b", "a*b", "a=b", "a&b", "a@b", "a|b", "a\\b",
+		"[alice]", "{alice}", "(alice)", "$alice", "!alice", "^", "`",
 	} {
 		resp, body := f.get("/counters/" + id + "/v")
 		require.Equal(t, http.StatusBadRequest, resp.StatusCode, id)
 		errorOf(t, body)
 	}
-	for _, path := range []string{"/counters", "/counters/", "/counters//v", "/counters?x", "/counters/alice/../bob", "/counters/alice/%2e./x"} {
+	for _, path := range []string{"/counters", "/counters/", "/counters//v", "/counters?x", "/counters/alice/../bob", "/counters/alice/%2e./x",
+		"/counters/alice%/v", "/counters/al%6/v", "/counters/%zz/v", "/counters/%u0061lice/v",
+	} {
 		resp, _ := f.get(path)
 		require.Equal(t, http.StatusBadRequest, resp.StatusCode, path)
 	}
@@ -137,7 +157,16 @@ func TestAnIDIsReadRawAndInvalidOnesReachNobody(t *testing.T) { // C08
 
 func TestARequestTargetCannotSteerTheProxy(t *testing.T) { // C09
 	t.Parallel()
-	f := newFront(t)
+	var mu sync.Mutex
+	dialled := map[string]int{}
+	f := newFront(t, func(s *setup) {
+		s.opts.Transport = &http.Transport{DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			mu.Lock()
+			dialled[addr]++
+			mu.Unlock()
+			return (&net.Dialer{}).DialContext(ctx, network, addr)
+		}}
+	})
 	w := newFake(t, nil)
 	f.register(w, "a")
 	status := func(raw string) int {
@@ -148,10 +177,32 @@ func TestARequestTargetCannotSteerTheProxy(t *testing.T) { // C09
 	require.Equal(t, "/counters/alice/value", w.only().target)
 	require.GreaterOrEqual(t, status("CONNECT 127.0.0.1:6379 HTTP/1.1\r\nHost: p\r\n\r\n"), 400)
 	require.Equal(t, http.StatusNotImplemented, status("CONNECT /counters/alice/x HTTP/1.1\r\nHost: p\r\n\r\n"))
+	require.Equal(t, http.StatusBadRequest, status("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"))
 	require.Less(t, status("OPTIONS * HTTP/1.1\r\nHost: p\r\n\r\n"), 500)
 	require.Equal(t, http.StatusBadRequest, status("GET /counters/http://127.0.0.1:6379/ HTTP/1.1\r\nHost: p\r\n\r\n"))
 	require.Equal(t, http.StatusBadRequest, status("GET /counters/alice/x#frag HTTP/1.1\r\nHost: p\r\n\r\n"))
 	require.Len(t, w.seen(), 1)
+
+	// The absolute form names its own host (RFC 9112, section 3.2.2), which
+	// chooses no worker; what else it may hold is not passed on.
+	for i, absolute := range []string{
+		"http://user:secret@169.254.169.254:8080", "https://169.254.169.254:8080", "ftp://x@169.254.169.254:8080", "HTTP://@169.254.169.254:8080",
+	} {
+		require.Equal(t, http.StatusOK, status("GET "+absolute+"/counters/alice/value?x=1 HTTP/1.1\r\nHost: p\r\n\r\n"), absolute)
+		h := w.seen()[1+i]
+		require.Equal(t, "/counters/alice/value?x=1", h.target)
+		require.Equal(t, "169.254.169.254:8080", h.header.Get("Host"))
+		require.NotContains(t, h.head, "secret")
+	}
+	for _, target := range []string{
+		"http://169.254.169.254", "http://169.254.169.254?/counters/alice", "http:/counters/alice", "http:counters/alice", "//169.254.169.254/counters/alice",
+		"/counters/@169.254.169.254/x", "/counters/alice@169.254.169.254/x", "/counters/169.254.169.254:80/x", "counters/alice", "*", "?/counters/alice",
+	} {
+		require.Equal(t, http.StatusBadRequest, status("GET "+target+" HTTP/1.1\r\nHost: p\r\n\r\n"), target)
+	}
+	require.Len(t, w.seen(), 5)
+	require.Len(t, dialled, 1)
+	require.Contains(t, dialled, w.addr)
 }
 
 func TestEveryMethodIsForwarded(t *testing.T) {

@@ -2,6 +2,7 @@ package pinboard
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -163,4 +164,66 @@ func TestTheLossOfAConnectionEndsItsBodyButNotOnTheNextOne(t *testing.T) {
 	require.ErrorIs(t, read(body), errConnLost)
 	first.carry(body)
 	require.ErrorIs(t, read(body), errConnLost, "it was closed before")
+}
+
+// What a worker may have carried out is not sent again, whatever the client says
+// of repeating it: that is the client's to do.
+func TestARequestThatWasSentIsNotRepeatedForItsHeaders(t *testing.T) {
+	t.Parallel()
+	f := newFront(t)
+	w := newFake(t, func(h *hit) {
+		if h.body(); h.method == "GET" {
+			h.ok("")
+			return
+		}
+		h.last = true // dies over it
+	})
+	f.register(w, "a")
+	for _, name := range []string{"Idempotency-Key", "X-Idempotency-Key"} {
+		for _, body := range []string{"", "body"} {
+			f.get("/counters/alice") // so that there is a connection to use again
+			before := len(w.seen())
+			resp, _ := f.post("/counters/alice", body, name+": once")
+			require.Equal(t, http.StatusBadGateway, resp.StatusCode)
+			hits := w.seen()[before:]
+			require.Len(t, hits, 1, "%s %q", name, body)
+			require.Equal(t, []string{"once"}, hits[0].header[name])
+		}
+	}
+}
+
+// A connection that was kept may have been closed under a request, which is why
+// the transport repeats a safe one. A request that the worker dies over must not
+// go over all kept connections for that.
+func TestASafeRequestIsSentOnceMoreAtMost(t *testing.T) {
+	t.Parallel()
+	const kept = 5
+	f := newFront(t)
+	gate := make(chan struct{})
+	w := newFake(t, func(h *hit) {
+		body := h.body()
+		if strings.HasSuffix(h.target, "/dies") {
+			h.last = true
+			return
+		}
+		<-gate
+		h.ok(body)
+	})
+	f.register(w, "a")
+	for _, body := range []string{"", "body"} {
+		clients := make([]*client, kept)
+		for i := range clients {
+			clients[i] = f.ask("GET /counters/alice HTTP/1.1\r\nHost: p\r\nConnection: close\r\n\r\n")
+		}
+		for range clients {
+			gate <- struct{}{}
+		}
+		for _, c := range clients {
+			c.whole("GET")
+		}
+		before := len(w.seen())
+		resp, _ := f.ask(fmt.Sprintf("GET /counters/alice/dies HTTP/1.1\r\nHost: p\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s", len(body), body)).whole("GET")
+		require.Equal(t, http.StatusBadGateway, resp.StatusCode)
+		require.Len(t, w.seen(), before+2, "%q", body)
+	}
 }

@@ -77,6 +77,23 @@ func TestOnlyWebSocketIsEverUpgraded(t *testing.T) { // C22
 		"GET / HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: websocket, h2c\r\n",
 		"GET / HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nUpgrade: h2c\r\n",
 		"GET / HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: websocket/13\r\n",
+		"GET / HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: h2c, websocket\r\n",
+		"GET / HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: h2c\r\nUpgrade: websocket\r\n",
+		"GET / HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nUpgrade: websocket\r\n",
+		"GET / HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: websocket,\r\n",
+		"GET / HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: \"websocket\"\r\n",
+		"GET / HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: websocket;q=1\r\n",
+		"GET / HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: web socket\r\n",
+		"GET / HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: websocket2\r\n",
+		"GET / HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: TLS/1.0\r\n",
+		"GET / HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: connect-udp\r\n",
+		"GET / HTTP/1.1\r\nConnection: Upgrade, HTTP2-Settings\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n",
+		"GET / HTTP/1.1\r\nUpgrade: websocket\r\n",
+		"GET / HTTP/1.1\r\nConnection: \"Upgrade\"\r\nUpgrade: websocket\r\n",
+		"GET / HTTP/1.1\r\nConnection: Up-grade\r\nUpgrade: websocket\r\n",
+		"GET / HTTP/1.1\r\nProxy-Connection: Upgrade\r\nUpgrade: websocket\r\n",
+		"OPTIONS / HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n",
+		"get / HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n",
 		"GET / HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade:\r\n",
 		"GET / HTTP/1.1\r\nConnection: close\r\nUpgrade: websocket\r\n",
 		"GET / HTTP/1.1\r\nConnection: notupgrade\r\nUpgrade: websocket\r\n",
@@ -85,13 +102,39 @@ func TestOnlyWebSocketIsEverUpgraded(t *testing.T) { // C22
 		"GET / HTTP/1.0\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n",
 	} {
 		c := f.ask(strings.Replace(request, " / ", " /counters/alice ", 1) + "Host: p\r\n\r\nx")
-		_, body := c.whole("GET")
+		resp, body := c.whole("GET")
+		require.Equal(t, http.StatusOK, resp.StatusCode, request)
 		require.Equal(t, "plain", body)
 	}
 	for _, h := range w.seen() {
 		for _, name := range []string{"Upgrade", "Http2-Settings", "Connection"} {
 			require.NotContains(t, h.header, name, h.head)
 		}
+	}
+}
+
+func TestAnUpgradeIsSeenHoweverItIsWritten(t *testing.T) { // C26
+	t.Parallel()
+	f := newFront(t)
+	w := newFake(t, func(h *hit) { h.accept(); h.gone() })
+	f.register(w, "a")
+	for i, headers := range []string{
+		"Connection: keep-alive\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n",
+		"Connection:\r\nConnection: ,, UPGRADE ,\r\nUpgrade: WEBSOCKET\r\n",
+		"connection:upgrade\r\nupgrade:websocket\r\n",
+		"Upgrade: \t WebSocket \t\r\nConnection: \tX-Hop,\tUpgrade\r\nX-Hop: 1\r\n",
+		"Connection: Upgrade\r\nUpgrade: websocket\r\nContent-Length: 0\r\nExpect: 100-continue\r\n",
+	} {
+		c := f.ask("GET /counters/alice HTTP/1.1\r\nHost: p\r\n" + headers + "\r\n")
+		require.Equal(t, 101, c.answer("GET").StatusCode, headers)
+		h := w.seen()[i]
+		require.Equal(t, []string{"Upgrade"}, h.header["Connection"], headers)
+		require.Len(t, h.header["Upgrade"], 1)
+		require.True(t, strings.EqualFold("websocket", h.header.Get("Upgrade")), headers)
+		for _, name := range []string{"X-Hop", "Content-Length", "Expect"} {
+			require.NotContains(t, h.header, name, headers)
+		}
+		require.NoError(t, c.Close())
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"maps"
 	"net/http"
 	"net/netip"
@@ -130,6 +131,10 @@ func envsOf(reg *wire.Register) map[string]string {
 	return envs
 }
 
+// errReservedHost is for who advertises the address that a server listens on,
+// such as 0.0.0.0, under claims that allow everything.
+var errReservedHost = refuse(http.StatusForbidden, "the advertise URL's host is an unspecified, link-local, multicast or metadata address: outside the credential's claims unless a rule there names it")
+
 // claimsCover returns a 403 unless the claims cover the namespaces and the
 // advertise URL's host. It looks up no name.
 func claimsCover(who *passport.Identity, namespaces []string, host string) error {
@@ -139,7 +144,26 @@ func claimsCover(who *passport.Identity, namespaces []string, host string) error
 	// Rules that do not parse allow nothing.
 	rules, err := passport.ParseBackendRules(who.BackendHosts())
 	if err != nil || !rules.AllowsURLHost(host) {
+		if addr, err := netip.ParseAddr(host); err == nil && passport.Reserved(addr) {
+			return errReservedHost
+		}
 		return refuse(http.StatusForbidden, "the advertise URL's host is outside the credential's claims")
+	}
+	return nil
+}
+
+// claimsReach returns a 403 unless the claims still allow the address that a
+// session's name stood for when it registered, "" for none.
+func claimsReach(who *passport.Identity, pinned string) error {
+	if pinned == "" {
+		return nil
+	}
+	addr, err := netip.ParseAddr(pinned)
+	if err != nil {
+		return fmt.Errorf("read the record of a session: backend address: %w", err)
+	}
+	if rules, err := passport.ParseBackendRules(who.BackendHosts()); err != nil || !rules.AllowsDial(addr, "") {
+		return errOutsideRules
 	}
 	return nil
 }
@@ -153,7 +177,7 @@ func (g *registry) verify(ctx context.Context, reg *wire.Register, r store.Regis
 		return "", conflict(err)
 	}
 	return g.probe.ask(ctx, probe{
-		url: reg.AdvertiseURL, secret: reg.Secret, challenge: reg.Challenge, value: reg.ChallengeValue,
+		url: reg.AdvertiseURL, secret: reg.Secret, challenge: reg.Challenge, challengeValue: reg.ChallengeValue,
 		rules: r.BackendHosts,
 	})
 }

@@ -158,7 +158,10 @@ func (g *registry) session(ctx context.Context, c *registryCall, sessionID strin
 	if err != nil {
 		return nil, fmt.Errorf("read the record of a session: advertise URL %w", err)
 	}
-	return s, claimsCover(c.who, s.Namespaces, host)
+	if err := claimsCover(c.who, s.Namespaces, host); err != nil {
+		return s, err
+	}
+	return s, claimsReach(c.who, s.BackendAddr)
 }
 
 // coversNamespaces returns a 403 unless the caller's claims cover them all.
@@ -246,7 +249,7 @@ func (g *registry) check(ctx context.Context, s *lease, beat *wire.Heartbeat, wa
 	probing, cancel := context.WithDeadline(ctx, end.Add(-answerWithin/9))
 	defer cancel()
 	_, fault := g.probe.ask(probing, probe{
-		url: s.AdvertiseURL, secret: s.Secret, challenge: beat.Challenge, value: beat.ChallengeValue,
+		url: s.AdvertiseURL, secret: s.Secret, challenge: beat.Challenge, challengeValue: beat.ChallengeValue,
 		rules: s.BackendHosts, pinned: s.BackendAddr,
 	})
 	if degraded = fault != nil; degraded == was {

@@ -66,6 +66,12 @@ func TestAHeartbeatWithAWrongFieldIs400AndChangesNothing(t *testing.T) {
 	}
 	n.post("/registry/heartbeat", tokenWorker, `{"sessionId":"`+w.session+`","headroom":1e400}`).
 		requireRefusal(t, http.StatusBadRequest, "headroom")
+	for _, number := range []string{
+		"NaN", "Infinity", "-Infinity", "01", "+1", ".5", "1.", "0x10", "1_0", "1e999999999", "-1e-300", `"NaN"`, "true", "{}", `[1]`,
+	} {
+		n.post("/registry/heartbeat", tokenWorker, `{"sessionId":"`+w.session+`","draining":false,"challenge":"c","challengeValue":"v","headroom":`+number+`}`).
+			requireRefusal(t, http.StatusBadRequest, "")
+	}
 	require.Empty(t, n.store.called())
 	require.InDelta(t, 42, w.listed()["headroom"], 0)
 	for _, fine := range []any{0, 1.5, 1e18, 1e308} {

@@ -242,17 +242,35 @@ func TestARegistrationThatItsClientLeftBeforeTheAnswerIsReplaced(t *testing.T) {
 	n := serveRegNode(t, Options{})
 	w := n.worker()
 	ctx, leave := context.WithCancel(t.Context())
+	left := make(chan struct{})
 	n.store.intercept(func(_ context.Context, op string) error {
 		if op == "Register" {
 			leave()
+			<-left
 		}
 		return nil
 	})
-	_, err := n.try(ctx, "POST", "/registry/register", tokenWorker, w.registration())
+	held := fields{"instances": fields{"/a": []string{"x", "y"}}}
+	_, err := n.try(ctx, "POST", "/registry/register", tokenWorker, w.registration(held))
+	close(left)
 	require.Error(t, err)
 	n.store.intercept(nil)
-	require.Equal(t, http.StatusOK, w.register().status)
+	var lost string
+	require.Eventually(t, func() bool {
+		row, err := n.store.Lookup(t.Context(), "/a", "x")
+		lost = row.SessionID
+		return err == nil
+	}, patience, time.Millisecond, "it was recorded, and its answer is lost")
+	a := w.register(held) // it knows of no earlier session
+	require.Equal(t, http.StatusOK, a.status)
+	require.Nil(t, a.field(t, "duplicates"))
+	require.NotEqual(t, lost, w.session)
 	require.Equal(t, w.session, w.listed()["sessionId"])
+	for _, id := range []string{"x", "y"} {
+		owner, _ := n.owner("/a", id)
+		require.Equal(t, w.session, owner)
+	}
+	require.Equal(t, true, w.heartbeat(fields{"sessionId": lost}).field(t, "reregister"))
 	require.Equal(t, http.StatusOK, w.heartbeat().status)
 }
 

@@ -57,7 +57,8 @@ func parseTarget(r *http.Request) (target, error) {
 	} else if !ok { // a middleware rewrote the path: follow it
 		t.path, decoded = r.URL.EscapedPath(), r.URL.Path
 	}
-	if hasDotSegment(decoded) {
+	// Below a base without a final slash, as of "/p..", a segment begins anew.
+	if hasDotSegment(decoded) || hasDotSegment(r.URL.Path) {
 		return target{}, refuse(http.StatusBadRequest, "the path has a '.' or '..' segment")
 	}
 	if !strings.HasPrefix(t.path, "/") {

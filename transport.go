@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/netip"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -45,9 +46,10 @@ func newTransport(model *http.Transport) *http.Transport {
 	t.Dial, t.DialTLS, t.DialTLSContext = nil, nil, nil
 	dial := t.DialContext
 	if dial == nil {
-		dial = (&net.Dialer{Timeout: dialTimeout, ControlContext: checkBeforeDial}).DialContext
+		dial = directDial(nil)
 	}
 	t.DialContext = dialer(dial)
+	onlyHTTP1(t)
 	t.DisableCompression = true
 	t.TLSHandshakeTimeout = cmp.Or(t.TLSHandshakeTimeout, tlsTimeout)
 	t.ExpectContinueTimeout = cmp.Or(t.ExpectContinueTimeout, continueTimeout)
@@ -57,6 +59,19 @@ func newTransport(model *http.Transport) *http.Transport {
 		t.IdleConnTimeout = idleTimeout
 	}
 	return t
+}
+
+// onlyHTTP1 has workers asked for HTTP/1.1 alone, whatever the model would
+// speak. HTTP/2 has no upgrades, and lets requests share a connection that is
+// closed when one of them may not use it.
+func onlyHTTP1(t *http.Transport) {
+	t.Protocols = new(http.Protocols)
+	t.Protocols.SetHTTP1(true)
+	if t.TLSClientConfig != nil {
+		// Asked for with HTTP/2 in the list, by the host or by net/http itself
+		// when it copied the model, a worker would answer in it.
+		t.TLSClientConfig.NextProtos = nil
+	}
 }
 
 // dialError is a connection that could not be made: nothing was sent.
@@ -82,6 +97,13 @@ func dialer(dial func(ctx context.Context, network, addr string) (net.Conn, erro
 	}
 }
 
+// directDial dials by a resolver, nil for the machine's. Of the addresses of a
+// name, those that are not allowed are passed over before anything is sent to
+// them.
+func directDial(resolver *net.Resolver) func(ctx context.Context, network, addr string) (net.Conn, error) {
+	return (&net.Dialer{Timeout: dialTimeout, Resolver: resolver, ControlContext: checkBeforeDial}).DialContext
+}
+
 // checkBeforeDial is a net.Dialer's ControlContext.
 func checkBeforeDial(ctx context.Context, _, address string, _ syscall.RawConn) error {
 	ap, err := netip.ParseAddrPort(address)
@@ -96,6 +118,8 @@ type backend struct {
 	rules  []string
 	pinned string
 	addr   atomic.Pointer[netip.Addr] // where the connection leads
+	// choice is set when the name has an address that is allowed.
+	choice atomic.Bool
 }
 
 type backendKey struct{}
@@ -144,7 +168,11 @@ var errAddrNotAllowed = errors.New("the advertised name leads to an address that
 // check returns nil if a connection may lead to addr. A connection without an
 // address, such as a pipe of a host's own dialer, has nothing to check.
 func (b *backend) check(addr netip.Addr) error {
-	if b == nil || !addr.IsValid() || addr.String() == b.pinned {
+	if b == nil || !addr.IsValid() {
+		return nil
+	}
+	if addr.String() == b.pinned {
+		b.choice.Store(true)
 		return nil
 	}
 	rules, err := passport.ParseBackendRules(b.rules)
@@ -154,6 +182,7 @@ func (b *backend) check(addr netip.Addr) error {
 	if !rules.AllowsDial(addr, b.pinned) {
 		return errAddrNotAllowed
 	}
+	b.choice.Store(true)
 	return nil
 }
 
@@ -172,6 +201,10 @@ type workerConn struct {
 	// written is the number of bytes that left for the worker.
 	written atomic.Int64
 	body    atomic.Pointer[hop.Reader] // of the request that is on it
+
+	mu      sync.Mutex
+	reading bool          // somebody waits for bytes
+	rest    chan struct{} // if not nil, closed once somebody does, or at the end
 }
 
 var errConnLost = errors.New("the connection to the worker was lost")
@@ -193,6 +226,50 @@ func (c *workerConn) drop() {
 	}
 }
 
+// Read notes that all that came before was looked at.
+func (c *workerConn) Read(p []byte) (int, error) {
+	c.setReading(true)
+	defer c.setReading(false)
+	return c.Conn.Read(p)
+}
+
+func (c *workerConn) setReading(reading bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.reading = reading
+	c.wake()
+}
+
+// wake lets go who waits in atRest, if that is over. The caller holds the lock.
+func (c *workerConn) wake() {
+	if c.rest != nil && (c.reading || c.closed.Load()) {
+		close(c.rest)
+		c.rest = nil
+	}
+}
+
+// atRest waits until the transport has looked at all that the worker sent with
+// its last answer, before another request is written. It puts a connection back
+// into its pool first and looks then: what a worker sends beyond an answer, as a
+// body where none may be, would pass for the answer to that request, which may be
+// another client's. When it looks in time it gives the connection up.
+func (c *workerConn) atRest(ctx context.Context) {
+	c.mu.Lock()
+	if c.reading || c.closed.Load() {
+		c.mu.Unlock()
+		return
+	}
+	if c.rest == nil {
+		c.rest = make(chan struct{})
+	}
+	rest := c.rest
+	c.mu.Unlock()
+	select {
+	case <-rest:
+	case <-ctx.Done():
+	}
+}
+
 // Write counts what leaves, before it does: whoever looks sees too much rather
 // than too little.
 func (c *workerConn) Write(p []byte) (int, error) {
@@ -205,6 +282,9 @@ func (c *workerConn) Write(p []byte) (int, error) {
 // Close closes the connection and ends what carry says.
 func (c *workerConn) Close() error {
 	c.closed.Store(true)
+	c.mu.Lock()
+	c.wake()
+	c.mu.Unlock()
 	c.drop()
 	return c.Conn.Close()
 }

@@ -58,6 +58,7 @@ func (e *exchange) switchProtocols(a *attempt) {
 func (e *exchange) switchHead(resp *http.Response) []byte {
 	h := e.w.Header() // the host may have put something there
 	copyEndToEnd(h, resp.Header)
+	delete(h, headerContentLength) // there is no body, and whoever counts one loses frames
 	h[headerConnection] = []string{headerUpgrade}
 	h[headerUpgrade] = resp.Header[headerUpgrade]
 	var head bytes.Buffer

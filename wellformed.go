@@ -8,12 +8,8 @@ import (
 // Characters of RFC 9110, section 5.6.2, and of RFC 3986, section 3.2.2.
 const (
 	alphanumeric = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-	tokenChars   = alphanumeric + "!#$%&'*+-.^_`|~"
 	hostChars    = alphanumeric + "!$%&'()*+,-.:;=[]_~"
 )
-
-// isToken reports whether text can be a method or the name of a header.
-func isToken(text string) bool { return text != "" && strings.Trim(text, tokenChars) == "" }
 
 // wellFormed returns a refusal for a request that no HTTP/1.1 request to a
 // worker can say. The server has seen to that for HTTP/1.1 clients. Of HTTP/2

@@ -13,7 +13,8 @@ import (
 // BackendRules say which hosts a worker may advertise, and which addresses may
 // be dialled for it (protocol §10, allowedBackendHosts). The zero value allows
 // nothing. An IPv4 address written as IPv6 counts as the IPv4 address; an
-// address with a zone is never allowed.
+// address with a zone is never allowed, one that is Reserved only by a rule
+// within its range.
 type BackendRules struct {
 	all      bool
 	names    []string
@@ -109,7 +110,10 @@ func (b BackendRules) AllowsAddr(addr netip.Addr) bool {
 		return false
 	}
 	addr = addr.Unmap()
-	return b.all || slices.ContainsFunc(b.prefixes, func(p netip.Prefix) bool { return p.Contains(addr) })
+	within, special := reservedRange(addr)
+	return b.all && !special || slices.ContainsFunc(b.prefixes, func(p netip.Prefix) bool {
+		return p.Contains(addr) && (!special || p.Bits() >= within.Bits())
+	})
 }
 
 // AllowsDial is the check before every dial to a URL whose host is a name that
@@ -118,8 +122,8 @@ func (b BackendRules) AllowsAddr(addr netip.Addr) bool {
 // whether addr is pinned: the address that answered the registration's probe.
 //
 // During that probe there is none yet, and pinned is "": then any address may
-// answer, unless the rules also hold addresses, which then are the only ones.
-// Do not pass "" after a registration.
+// answer that is not Reserved, unless the rules also hold addresses, which then
+// are the only ones. Do not pass "" after a registration.
 func (b BackendRules) AllowsDial(addr netip.Addr, pinned string) bool {
 	if b.AllowsAddr(addr) {
 		return true
@@ -131,5 +135,5 @@ func (b BackendRules) AllowsDial(addr netip.Addr, pinned string) bool {
 		want, err := netip.ParseAddr(pinned)
 		return err == nil && want.Unmap() == addr.Unmap()
 	}
-	return len(b.prefixes) == 0 && len(b.names)+len(b.suffixes) > 0
+	return len(b.prefixes) == 0 && len(b.names)+len(b.suffixes) > 0 && !Reserved(addr)
 }

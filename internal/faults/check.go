@@ -195,8 +195,8 @@ func (c *checker) acked(e Event) bool {
 // that its lease was renewed, and placed it at b therefore.
 func (c *checker) lost(a, b *span) bool {
 	return slices.ContainsFunc(c.Failovers, func(f Failover) bool {
-		placementLost := a.first >= f.From && a.first <= f.To && b.first >= f.To
-		renewalLost := b.first >= f.To && b.first <= f.To+f.Window
+		placementLost := a.first >= f.From && a.first <= f.To && b.first >= f.Taken
+		renewalLost := b.first >= f.Taken && b.first <= f.To+f.Window
 		return (placementLost || renewalLost) && a.asked <= b.first+f.Window
 	})
 }

@@ -70,10 +70,13 @@ func TestWhatIsRight(t *testing.T) {
 			Acks:   []faults.Ack{acked(late)}, Unguarded: map[string]bool{"A": true}},
 		"an owner whose placement a failover lost, in its window": {
 			Events:    append(events(granted("A", 900*ms, 2000*ms), granted("B", 0, 1000*ms)), ticked("A/1", 5, 100*ms), ticked("B/1", 6, 400*ms), ticked("A/1", 5, 1500*ms)),
-			Failovers: []faults.Failover{{From: 50 * ms, To: 300 * ms, Window: 500 * ms}}},
+			Failovers: []faults.Failover{{From: 50 * ms, To: 300 * ms, Taken: 300 * ms, Window: 500 * ms}}},
 		"an owner whose renewal a failover lost, in its window": {
 			Events:    append(events(granted("B", 0, 1000*ms)), ticked("A/1", 5, 10*ms), ticked("B/1", 6, 700*ms), ticked("A/1", 5, 800*ms)),
-			Failovers: []faults.Failover{{From: 50 * ms, To: 300 * ms, Window: 500 * ms}}},
+			Failovers: []faults.Failover{{From: 50 * ms, To: 300 * ms, Taken: 300 * ms, Window: 500 * ms}}},
+		"an owner placed by the old master, which was still written to, after the new one's": {
+			Events:    append(events(granted("A", 0, 2000*ms), granted("B", 0, 1000*ms)), ticked("A/1", 5, 250*ms), ticked("B/1", 6, 260*ms), ticked("A/1", 5, 270*ms)),
+			Failovers: []faults.Failover{{From: 50 * ms, To: 300 * ms, Taken: 200 * ms, Window: 500 * ms}}},
 		"acks in any order of requests that overlap": {
 			Events: events(served("A/1", 5, 1, 1, 10*ms, 21*ms), served("A/1", 5, 2, 2, 9*ms, 22*ms)),
 			Acks:   []faults.Ack{acked(served("A/1", 5, 1, 1, 10*ms, 21*ms)), acked(served("A/1", 5, 2, 2, 9*ms, 22*ms))}},
@@ -141,14 +144,20 @@ func TestWhatIsWrong(t *testing.T) {
 		"an owner that is placed anew long after a failover, with a placement of before": {
 			faults.History{
 				Events:    append(events(granted("B", 0, 1000*ms)), ticked("A/1", 5, 10*ms), ticked("B/1", 6, 900*ms)),
-				Failovers: []faults.Failover{{From: 50 * ms, To: 300 * ms, Window: 500 * ms}},
+				Failovers: []faults.Failover{{From: 50 * ms, To: 300 * ms, Taken: 300 * ms, Window: 500 * ms}},
 			}, []faults.Rule{faults.NoEarlyPlacement}},
 		"an owner whose placement a failover lost, and that is asked all the same": {
 			faults.History{
 				Events: append(events(granted("A", 900*ms, 2000*ms), granted("B", 0, 1000*ms)),
 					ticked("A/1", 5, 100*ms), ticked("B/1", 6, 400*ms), served("A/1", 5, 1, 1, 1500*ms, 1510*ms)),
 				Acks:      []faults.Ack{acked(served("A/1", 5, 1, 1, 1500*ms, 1510*ms))},
-				Failovers: []faults.Failover{{From: 50 * ms, To: 300 * ms, Window: 500 * ms}},
+				Failovers: []faults.Failover{{From: 50 * ms, To: 300 * ms, Taken: 300 * ms, Window: 500 * ms}},
+			}, []faults.Rule{faults.OneOwner, faults.NoEarlyPlacement}},
+		"a second owner before there was another master": {
+			faults.History{
+				Events: append(events(granted("A", 0, 2000*ms), granted("B", 0, 1000*ms)),
+					ticked("A/1", 5, 100*ms), ticked("B/1", 6, 150*ms), ticked("A/1", 5, 170*ms)),
+				Failovers: []faults.Failover{{From: 50 * ms, To: 300 * ms, Taken: 200 * ms, Window: 500 * ms}},
 			}, []faults.Rule{faults.OneOwner, faults.NoEarlyPlacement}},
 		"an ack that nobody has done": {
 			faults.History{Events: events(), Acks: []faults.Ack{acked(first)}}, []faults.Rule{faults.AckedIsDone}},

@@ -45,7 +45,7 @@ const passportDocument = `{
  "providers": [{"type": "staticToken", "id": "keys", "keys": [
    {"name": "fleet", "token": {"env": "FAULTS_TOKEN"}, "scopes": ["pinboard:worker", "pinboard:operator"],
     "claims": {"pinboard": {"namespaces": ["*"], "allowedBackendHosts": ["127.0.0.1"]}}}]}],
- "namespaces": {"/rooms": {"allow": "anonymous"}}}`
+ "namespaces": {"*": {"allow": "anonymous"}}}`
 
 // fleet is a deployment with a gate between any two of its parts.
 type fleet struct {
@@ -54,8 +54,10 @@ type fleet struct {
 	lease time.Duration
 	idle  time.Duration
 
-	redis   *redistest.Server
-	store   atomic.Value   // string: where the master of now listens
+	namespaces []string
+
+	redis   *redistest.Server // nil if the plan has another store
+	url     func(*node) string
 	control rueidis.Client // around all gates
 	http    *http.Client   // for operators, around all gates
 
@@ -71,6 +73,7 @@ type fleet struct {
 type node struct {
 	*process
 	starts  int
+	clock   *wallClock
 	addr    atomic.Value // string: where the process listens
 	down    atomic.Bool  // nothing listens there
 	number  int
@@ -88,6 +91,7 @@ type slot struct {
 	number  int
 	starts  int
 	lawless bool
+	clock   *wallClock
 	addr    atomic.Value // string: where the process listens
 
 	from [nodeCount]faults.Link // each node to it
@@ -103,6 +107,11 @@ type plan struct {
 	lease   time.Duration
 	idle    time.Duration
 	lawless int // the number of a worker that ignores its lease, and is a Go one; -1 for none
+
+	namespaces []string // one if nil
+	// store starts another store than the usual one, and returns the
+	// REDIS_URL that leads nodes to it.
+	store func(*testing.T, *fleet) (url string)
 }
 
 var usual = plan{workers: workerCount, lease: lease, idle: idle, lawless: -1}
@@ -121,14 +130,19 @@ func newFleet(t *testing.T, p plan) *fleet {
 	})
 	f := &fleet{
 		dir: dir, token: "fleet-" + rand.Text(), lease: p.lease, idle: p.idle, unguarded: map[string]bool{},
-		redis: redistest.New(t, redistest.Options{TCP: true, AOF: true, Args: []string{"--repl-diskless-sync-delay", "0"}}),
-		http:  &http.Client{Transport: &http.Transport{}, Timeout: 5 * time.Second},
+		namespaces: p.namespaces,
+		http:       &http.Client{Transport: &http.Transport{}, Timeout: 5 * time.Second},
 	}
 	t.Cleanup(f.http.CloseIdleConnections)
-	f.store.Store(f.redis.Addr())
-	option := f.redis.ClientOption()
-	option.DisableCache = true
-	f.control = redistest.NewClient(t, option)
+	if f.namespaces == nil {
+		f.namespaces = []string{"/rooms"}
+	}
+	if p.store == nil {
+		f.startRedis(t)
+	} else {
+		url := p.store(t, f)
+		f.url = func(*node) string { return url }
+	}
 	for i := range nodeCount {
 		f.nodes = append(f.nodes, f.newNode(t, i))
 	}
@@ -149,6 +163,22 @@ func newFleet(t *testing.T, p plan) *fleet {
 	return f
 }
 
+// startRedis starts the usual store: one server, behind a gate for each node.
+func (f *fleet) startRedis(t *testing.T) {
+	t.Helper()
+	f.redis = redistest.New(t, redistest.Options{TCP: true, AOF: true})
+	f.control = around(t, f.redis)
+	f.url = func(n *node) string { return "redis://" + n.toGate.Addr() }
+}
+
+// around returns a client that does not go through a gate.
+func around(t *testing.T, server *redistest.Server) rueidis.Client {
+	t.Helper()
+	option := server.ClientOption()
+	option.DisableCache = true
+	return redistest.NewClient(t, option)
+}
+
 func (f *fleet) newGate(t *testing.T, route faults.Route) *faults.Gate {
 	t.Helper()
 	gate, err := faults.NewGate(route)
@@ -159,10 +189,10 @@ func (f *fleet) newGate(t *testing.T, route faults.Route) *faults.Gate {
 
 func (f *fleet) newNode(t *testing.T, number int) *node {
 	t.Helper()
-	n := &node{number: number}
+	n := &node{number: number, clock: newWallClock(t, f.dir, fmt.Sprintf("node-%d", number))}
 	n.addr.Store("")
 	n.down.Store(true)
-	n.toGate = f.newGate(t, func(*net.TCPAddr) (*faults.Link, string) { return &n.store, f.store.Load().(string) })
+	n.toGate = f.newGate(t, func(*net.TCPAddr) (*faults.Link, string) { return &n.store, f.redis.Addr() })
 	n.gate = f.newGate(t, func(*net.TCPAddr) (*faults.Link, string) { return &n.front, n.addr.Load().(string) })
 	return n
 }
@@ -172,8 +202,8 @@ func (f *fleet) newNode(t *testing.T, number int) *node {
 func (f *fleet) startNode(t *testing.T, n *node) {
 	t.Helper()
 	n.process = start(t, f.dir, fmt.Sprintf("node-%d.%d", n.number, n.starts), []string{
-		"PINBOARD_PASSPORT=" + passportDocument, "FAULTS_TOKEN=" + f.token,
-		"REDIS_URL=redis://" + n.toGate.Addr(), "PORT=0",
+		"PINBOARD_PASSPORT=" + passportDocument, "FAULTS_TOKEN=" + f.token, "FAULTS_CLOCK=" + n.clock.path,
+		"REDIS_URL=" + f.url(n), "PORT=0",
 		"PINBOARD_TRUSTED_PROXIES=127.0.0.0/8",
 		"PINBOARD_LEASE_TTL_MS=" + strconv.FormatInt(f.lease.Milliseconds(), 10),
 	}, nil, n.listens, pinboardBinary)
@@ -202,7 +232,7 @@ func (n *node) killNode() {
 
 func (f *fleet) newSlot(t *testing.T, number int) *slot {
 	t.Helper()
-	s := &slot{number: number}
+	s := &slot{number: number, clock: newWallClock(t, f.dir, fmt.Sprintf("worker-%d", number))}
 	s.addr.Store("")
 	s.gate = f.newGate(t, func(peer *net.TCPAddr) (*faults.Link, string) {
 		pids := make([]int, nodeCount)
@@ -243,6 +273,7 @@ func (f *fleet) startWorker(t *testing.T, s *slot) {
 	s.starts++
 	env := []string{
 		"APP_PROCESS=" + name, "APP_JOURNAL=" + filepath.Join(f.dir, name+".journal"),
+		"APP_NAMESPACES=" + strings.Join(f.namespaces, ","), "FAULTS_CLOCK=" + s.clock.path,
 		"APP_PINBOARD_URL=http://" + s.out.Addr(), "APP_TOKEN=" + f.token, "APP_ADVERTISE_URL=http://" + s.gate.Addr(),
 		// Not all at one beat, else they would all come back from a flush at once.
 		"APP_HEARTBEAT=" + inSeconds(heartbeat-time.Duration(s.number)*heartbeat/20), "APP_BUFFER=" + inSeconds(buffer), "APP_LEASE=" + inSeconds(f.lease),

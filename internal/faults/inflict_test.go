@@ -22,6 +22,10 @@ func (f *fleet) inflict(t *testing.T, step faults.Step) (heal func()) {
 	switch step.Fault {
 	case faults.WorkerKilled, faults.WorkerFrozen, faults.WorkerTold, faults.WorkerDrained, faults.WorkerReplaced:
 		return f.inflictOnWorker(t, step, f.workers[step.Target])
+	case faults.WorkerClock:
+		return clockOff(t, f.workers[step.Target].clock, step)
+	case faults.NodeClock:
+		return clockOff(t, f.nodes[step.Target].clock, step)
 	case faults.NodeKilled, faults.NodeFrozen:
 		return f.inflictOnNode(t, step, f.nodes[step.Target])
 	case faults.RedisRestarted, faults.RedisLost, faults.RedisFlushed, faults.RedisPaused, faults.RedisFrozen,
@@ -32,6 +36,13 @@ func (f *fleet) inflict(t *testing.T, step faults.Step) (heal func()) {
 }
 
 func nothing() {}
+
+// clockOff sets a wall clock off by what the step's other number says.
+func clockOff(t *testing.T, c *wallClock, step faults.Step) (heal func()) {
+	t.Helper()
+	c.step(t, []time.Duration{20 * time.Second, time.Hour, -time.Hour}[step.Other])
+	return func() { c.step(t, 0) }
+}
 
 func (f *fleet) inflictOnWorker(t *testing.T, step faults.Step, s *slot) (heal func()) {
 	t.Helper()

@@ -66,6 +66,9 @@ func (l *Link) HalfClose(dialled bool) {
 	}
 }
 
+// Open returns how many connections are open.
+func (l *Link) Open() int { return len(l.open()) }
+
 func (l *Link) open() (open []*pair) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

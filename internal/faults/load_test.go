@@ -91,14 +91,18 @@ func (l *load) run(ctx context.Context, random *rand.Rand) {
 // unused returns the number of an id that was never asked for.
 func (l *load) unused() int { return idCount + int(l.ops.Load()) }
 
-func idOf(number int) string { return fmt.Sprintf("id-%d", number) }
+// idOf names an id with its namespace, as the record does. An id of one
+// namespace is of one bucket.
+func (f *fleet) idOf(number int) string {
+	return fmt.Sprintf("%s/id-%d", f.namespaces[number%len(f.namespaces)], number)
+}
 
 // operate does one operation on an id through a node, and records the ack.
 func (l *load) operate(ctx context.Context, n *node, number, slow int) (faults.Ack, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	a := faults.Ack{ID: idOf(number), Op: l.ops.Add(1), Sent: faults.Now()}
-	url := fmt.Sprintf("http://%s/rooms/%s/op?op=%d&slow=%d", n.gate.Addr(), a.ID, a.Op, slow)
+	a := faults.Ack{ID: l.fleet.idOf(number), Op: l.ops.Add(1), Sent: faults.Now()}
+	url := fmt.Sprintf("http://%s%s/op?op=%d&slow=%d", n.gate.Addr(), a.ID, a.Op, slow)
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, nil)
 	if err != nil {
 		return a, err

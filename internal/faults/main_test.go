@@ -37,7 +37,12 @@ func run(m *testing.M) (status int) {
 		return 1
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	cmd := exec.Command("go", "build", "-race", "-buildvcs=false", "-o", dir+string(os.PathSeparator),
+	path, err := overlay(dir)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "make clocks that can be stepped:", err)
+		return 1
+	}
+	cmd := exec.Command("go", "build", "-race", "-buildvcs=false", "-overlay", path, "-o", dir+string(os.PathSeparator),
 		"./cmd/pinboard", "./internal/faults/testdata/goworker")
 	cmd.Dir = filepath.Join("..", "..")
 	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr

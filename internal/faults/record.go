@@ -34,7 +34,7 @@ type Event struct {
 	Kind    Kind   `json:"kind"`
 	Process string `json:"process"`
 
-	// Of Served, Ticked and GaveUp.
+	// ID is of Served, Ticked and GaveUp: namespace and id, "/rooms/id-1".
 	ID string `json:"id,omitempty"`
 	// Life names one instance: a process that activates an id twice has two
 	// lives of it.
@@ -89,9 +89,12 @@ type History struct {
 // since some time: the documented exception from one owner, and from no early
 // placement.
 type Failover struct {
-	// From and To are when writes were lost, To being when the new master
-	// took over.
+	// From and To are since when and until when the old master took writes that
+	// the new one never saw.
 	From, To time.Duration
+	// Taken is when the new master was there at the earliest. It is before To
+	// where the old master, cut off from the new one, was still written to.
+	Taken time.Duration
 	// Window is how much longer than its successor an owner may be asked whose
 	// placement was lost; and how long after To leases may end early, whose
 	// renewals were lost. It is one lease.

@@ -49,7 +49,7 @@ func (f *fleet) requireRecovered(t *testing.T, l *load) {
 	for number := range idCount {
 		for _, n := range f.nodes {
 			var last error
-			await(t, idOf(number)+" is served through "+n.name, func() bool {
+			await(t, f.idOf(number)+" is served through "+n.name, func() bool {
 				_, last = l.operate(context.Background(), n, number, 0)
 				return last == nil
 			})

@@ -21,12 +21,14 @@ const (
 	WorkerUnheard   Fault = "worker unheard"     // what it sends to pinboard is lost
 	WorkerUnreached Fault = "worker unreached"   // a node does not reach it
 	WorkerLate      Fault = "worker late"        // its heartbeats arrive past its lease
+	WorkerClock     Fault = "worker's clock off" // its wall clock, and right again
 	NodeKilled      Fault = "node killed"        // kill -9; started anew
 	NodeFrozen      Fault = "node frozen"        // SIGSTOP, SIGCONT
 	NodeStoreless   Fault = "node without store" // a node does not reach Redis
 	NodeStoreSlow   Fault = "node with slow store"
 	NodeUnreached   Fault = "node unreached" // clients do not reach a node
-	LinksReset      Fault = "links reset"    // all connections to or from a node
+	NodeClock       Fault = "node's clock off"
+	LinksReset      Fault = "links reset" // all connections to or from a node
 	LinksHalfClosed Fault = "links half closed"
 	RedisRestarted  Fault = "redis restarted" // with its data
 	RedisLost       Fault = "redis lost"      // restarted without its data
@@ -53,9 +55,10 @@ var faults = []struct {
 }{
 	{WorkerKilled, workerPart}, {WorkerFrozen, workerPart}, {WorkerTold, workerPart}, {WorkerDrained, workerPart},
 	{WorkerReplaced, workerPart}, {WorkerCut, workerPart}, {WorkerUnheard, workerPart}, {WorkerUnreached, workerPart},
-	{WorkerLate, workerPart},
+	{WorkerLate, workerPart}, {WorkerClock, workerPart},
 	{NodeKilled, nodePart}, {NodeFrozen, nodePart}, {NodeStoreless, nodePart}, {NodeStoreSlow, nodePart},
 	{NodeUnreached, nodePart}, {LinksReset, nodePart}, {LinksHalfClosed, nodePart},
+	{NodeClock, nodePart},
 	{RedisRestarted, redisPart}, {RedisLost, redisPart}, {RedisFlushed, redisPart}, {RedisPaused, redisPart},
 	{RedisFrozen, redisPart}, {RedisFull, redisPart}, {RedisReadOnly, redisPart}, {RedisForgetful, redisPart},
 }

@@ -32,6 +32,11 @@ type Options struct {
 	AOF bool
 	// Args are further arguments of redis-server.
 	Args []string
+	// Config is the text of a configuration file, which the server may rewrite,
+	// as a Sentinel does. Default: there is none.
+	Config string
+	// Env is what the server's environment has besides the test's own.
+	Env []string
 }
 
 // startWithin is how long a server may take to answer its first command.
@@ -110,7 +115,15 @@ func (s *Server) start() error {
 	if s.opts.AOF {
 		args = append(args, "--appendonly", "yes", "--appendfsync", "always")
 	}
-	p, err := run(exec.Command("redis-server", append(args, s.opts.Args...)...))
+	if s.opts.Config != "" {
+		if err := s.configure(); err != nil {
+			return err
+		}
+		args = append([]string{s.config()}, args...)
+	}
+	cmd := exec.Command("redis-server", append(args, s.opts.Args...)...)
+	cmd.Env = append(os.Environ(), s.opts.Env...)
+	p, err := run(cmd)
 	if err != nil {
 		return fmt.Errorf("redistest: redis-server is needed: %w", err)
 	}
@@ -125,6 +138,19 @@ func (s *Server) start() error {
 
 func (s *Server) socket() string { return filepath.Join(s.dir, "socket") }
 func (s *Server) log() string    { return filepath.Join(s.dir, "log") }
+func (s *Server) config() string { return filepath.Join(s.dir, "config") }
+
+// configure writes the configuration file, unless the server has one from before
+// a Restart.
+func (s *Server) configure() error {
+	if _, err := os.Stat(s.config()); err == nil {
+		return nil
+	}
+	if err := os.WriteFile(s.config(), []byte(s.opts.Config), 0o600); err != nil {
+		return fmt.Errorf("redistest: %w", err)
+	}
+	return nil
+}
 
 // answers waits until the server does, its data loaded.
 func (s *Server) answers() error {
@@ -160,6 +186,13 @@ func (s *Server) ping() bool {
 
 // Addr is host and port, of a server with Options.TCP.
 func (s *Server) Addr() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port)) }
+
+// Pid is the process that the server is now.
+func (s *Server) Pid() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.process.cmd.Process.Pid
+}
 
 // ClientOption connects to the server by its unix socket.
 func (s *Server) ClientOption() rueidis.ClientOption {

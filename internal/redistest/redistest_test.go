@@ -56,6 +56,23 @@ func TestServerWithAOFKeepsEverything(t *testing.T) {
 	require.True(t, exists(t, client, "a"), "at the same address")
 }
 
+func TestServerKeepsTheConfigurationThatItRewrote(t *testing.T) {
+	t.Parallel()
+	server := redistest.New(t, redistest.Options{Config: "maxclients 77\n"})
+	client := server.Client(t)
+	ask := func(words ...string) string {
+		answer, err := client.Do(t.Context(), client.B().Arbitrary(words...).Build()).ToMessage()
+		require.NoError(t, err)
+		return answer.String()
+	}
+	require.Contains(t, ask("CONFIG", "GET", "maxclients"), "77")
+	ask("CONFIG", "SET", "maxclients", "88")
+	ask("CONFIG", "REWRITE")
+	server.Restart(t)
+	require.False(t, exists(t, client, "a")) // it answers
+	require.Contains(t, ask("CONFIG", "GET", "maxclients"), "88")
+}
+
 func TestFrozenServerAnswersAfterTheThaw(t *testing.T) {
 	t.Parallel()
 	server := redistest.New(t, redistest.Options{})

@@ -425,6 +425,9 @@ type Result struct {
 	Epoch     int64
 	// Left is what is left of the owner's lease, or of the quarantine.
 	Left time.Duration
+	// ClockSet: the quarantine has begun just now, because the store's clock was
+	// set forward and has ended leases early.
+	ClockSet bool
 	// Stopped: the owner lost its advertise URL to another process, or was
 	// displaced; it must not be called.
 	Stopped bool

@@ -12,10 +12,15 @@ import logging
 import os
 import signal
 import socket
+import struct
 import sys
 import time
 from contextlib import asynccontextmanager
 from typing import Any, AsyncIterator
+
+WALL, CLOCK = time.time, os.open(os.environ["FAULTS_CLOCK"], os.O_RDONLY)
+# Before anybody takes it: the wall clock, off by what the file says.
+time.time = lambda: WALL() + struct.unpack("=q", os.pread(CLOCK, 8, 0))[0]
 
 import httpx
 import pinned.pinboard.registration as registration
@@ -23,7 +28,7 @@ import uvicorn
 from fastapi import FastAPI, Request
 from pinned import PinnedAPI, PinnedHost, PinnedWorker, route
 
-NAMESPACE = "/rooms"
+NAMESPACES = os.environ["APP_NAMESPACES"].split(",")
 PROCESS = os.environ["APP_PROCESS"]
 TICK = float(os.environ["APP_TICK"])
 
@@ -50,10 +55,11 @@ class RecordingClient(httpx.AsyncClient):
         call, body, sent = str(url).rsplit("/", 1)[-1], kwargs.get("json"), now()
         if call == "register":
             registrations += 1
-            write("kept", sent, ids=body.get("instances", {}).get(NAMESPACE, []))
+            instances = body.get("instances", {})
+            write("kept", sent, ids=[f"{namespace}/{one}" for namespace, some in instances.items() for one in some])
         elif call == "release":
             for item in body:
-                write("gave-up", sent, id=item["id"])
+                write("gave-up", sent, id=f"{item['namespace']}/{item['id']}")
         elif call == "deregister":
             write("gave-up", sent)
         res = await super().post(url, **kwargs)
@@ -61,7 +67,7 @@ class RecordingClient(httpx.AsyncClient):
             told = res.json()
             at = now()
             for duplicate in told.get("duplicates") or []:
-                write("gave-up", at, id=duplicate["id"])
+                write("gave-up", at, id=f"{duplicate['ns']}/{duplicate['id']}")
             write("granted", sent, at=at, end=sent + int(told["expiresInMs"] * 1e6))
         return res
 
@@ -74,11 +80,12 @@ class Recorder:
         self.app = app
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] != "http" or not scope["path"].startswith(NAMESPACE + "/"):
+        parts = scope["path"].split("/", 3) if scope["type"] == "http" else []
+        if len(parts) < 4 or "/" + parts[1] not in NAMESPACES:
             await self.app(scope, receive, send)
             return
         scope["arrival"] = (now(), registrations)
-        instance = scope["path"].split("/")[2]
+        instance = f"/{parts[1]}/{parts[2]}"
 
         async def recording(message: Any) -> None:
             if message["type"] == "http.response.start" and message["status"] == 503:
@@ -89,6 +96,8 @@ class Recorder:
 
 
 class Room(PinnedAPI):
+    space = ""  # the namespace
+
     async def lifespan(self) -> AsyncIterator[None]:
         global lives
         lives += 1
@@ -112,7 +121,7 @@ class Room(PinnedAPI):
         epoch = int(request.headers["pinboard-epoch"])
         self.count += 1
         self.epoch, self.heard = max(self.epoch, epoch), max(self.heard, heard)
-        write("served", came, entered=entered, end=now(), id=self.id, life=self.life, epoch=epoch, op=op, count=self.count)
+        write("served", came, entered=entered, end=now(), id=f"{self.space}/{self.id}", life=self.life, epoch=epoch, op=op, count=self.count)
         return {"process": PROCESS, "life": self.life, "epoch": epoch, "count": self.count}
 
     async def watch(self) -> None:
@@ -120,7 +129,7 @@ class Room(PinnedAPI):
             await asyncio.sleep(TICK)
             at = now()
             if not self.lease.expired and self.heard == registrations:
-                write("ticked", at, entered=now(), id=self.id, life=self.life, epoch=self.epoch)
+                write("ticked", at, entered=now(), id=f"{self.space}/{self.id}", life=self.life, epoch=self.epoch)
 
 
 def on_sigterm(server: uvicorn.Server, worker: PinnedWorker) -> None:
@@ -148,13 +157,14 @@ def main() -> None:
 
     app = FastAPI(lifespan=lifespan)
     app.include_router(worker)
-    app.include_router(
-        PinnedHost(
-            Room, worker=worker, namespace=NAMESPACE,
-            idle_timeout=float(os.environ["APP_IDLE"]), sweep_interval=0.5,
-            max_concurrent_activations=32,
+    for namespace in NAMESPACES:
+        app.include_router(
+            PinnedHost(
+                type("Room", (Room,), {"space": namespace}), worker=worker, namespace=namespace,
+                idle_timeout=float(os.environ["APP_IDLE"]), sweep_interval=0.5,
+                max_concurrent_activations=32,
+            )
         )
-    )
     app.add_middleware(Recorder)
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False))
     server.run(sockets=[socket.socket(fileno=3)])

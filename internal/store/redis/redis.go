@@ -32,6 +32,7 @@ type directory struct {
 	keys   keys
 	lease  int64 // ms
 	sweeps rotation
+	clocks clocks
 }
 
 // memory is store.ClientMemory in milliseconds.

@@ -12,23 +12,43 @@ import (
 // sessions had to be cleared first. Each time clears 32 of them.
 const maxAgain = 1000
 
+// What resolve.lua answers besides the outcomes of store.Outcome.
+const (
+	outcomeAgain   store.Outcome = 0
+	outcomeStepped store.Outcome = 8
+)
+
 // Resolve asks one script; see resolve.lua.
 func (d *directory) Resolve(ctx context.Context, req store.Request) (store.Result, error) {
-	c := d.resolveCall(req)
+	bucket := d.keys.of(store.Bind(req.Hostname, req.Namespace), req.ID)
+	set := false
 	for range maxAgain {
-		a := d.run(ctx, c)
-		if outcome := store.Outcome(a.int()); outcome != 0 || a.err != nil {
-			res := result(outcome, a)
-			if outcome == store.UnknownNamespace && req.Hostname == "" {
-				res.Left = 0
-			}
-			return res, a.err
+		sent := time.Now()
+		a := d.run(ctx, d.resolveCall(req, d.clocks.limit(bucket, sent), set))
+		outcome := store.Outcome(a.int())
+		switch {
+		case a.err != nil:
+			return store.Result{}, a.err
+		case outcome == outcomeStepped:
+			set = set || time.Since(sent) < lateness // else it may just have come late
+			continue
+		case outcome == outcomeAgain:
+			continue
 		}
+		res := result(outcome, a)
+		res.ClockSet = set && outcome == store.Quarantined
+		if outcome == store.Placed || outcome == store.Quarantined {
+			d.clocks.heard(bucket, sent, a.int())
+		}
+		if outcome == store.UnknownNamespace && req.Hostname == "" {
+			res.Left = 0
+		}
+		return res, a.err
 	}
 	return store.Result{}, fmt.Errorf("redis resolve: no end of lapsed sessions in %s", req.Namespace)
 }
 
-func (d *directory) resolveCall(req store.Request) call {
+func (d *directory) resolveCall(req store.Request, limit int64, stepped bool) call {
 	bucket, leaf := d.keys.of(store.Bind(req.Hostname, req.Namespace), req.ID), d.keys.leaf(req.ID)
 	keys := []string{
 		bucket.meta(), bucket.sessions(), bucket.candidates(), bucket.clients(), bucket.leaves(), bucket.rows(leaf),
@@ -36,7 +56,7 @@ func (d *directory) resolveCall(req store.Request) call {
 	}
 	args := []any{
 		string(bucket), req.ID, leaf, req.Preferred, req.View, req.BalanceFactor,
-		int64(req.Dice[0]), int64(req.Dice[1]), int64(req.Dice[2]), d.lease, req.Unless,
+		int64(req.Dice[0]), int64(req.Dice[1]), int64(req.Dice[2]), d.lease, req.Unless, limit, stepped,
 	}
 	if r := req.Refused; r != nil {
 		args = append(args, r.SessionID, r.ClientID, r.Epoch)

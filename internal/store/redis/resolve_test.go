@@ -26,7 +26,7 @@ func TestAskingForAnUnknownNamespaceCreatesNothing(t *testing.T) {
 func (b bucketOf) resolve(t *testing.T, req store.Request) (outcome int64, sid string) {
 	t.Helper()
 	req.Namespace = "/counters"
-	a := b.calling(t, b.resolveCall(req))
+	a := b.calling(t, b.resolveCall(req, 0, false))
 	if outcome = a.int(); a.more() {
 		sid = a.text()
 	}

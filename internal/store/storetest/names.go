@@ -66,6 +66,8 @@ func samePrefixIsOne(t *testing.T, f Fixture) {
 	require.Equal(t, placed.Epoch, row.Epoch)
 }
 
+// oddNamespaces goes through a life with namespaces that a hash tag or a pattern
+// would be cut short by (C40).
 func oddNamespaces(t *testing.T, f Fixture) {
 	namespaces := []string{
 		"/a{b}c", "/a}b", "/{}", "/{", "/}{", "/ü", "/a:b*", "/a:b", "/a", "/a:0", "/[a]?", `/a\b`, `/"a"`, "/%d", "/a|b,c;d",

@@ -3,6 +3,7 @@
 //
 //	APP_PROCESS        the process's name in the record
 //	APP_JOURNAL        the journal's file
+//	APP_NAMESPACES     what it hosts, separated by commas
 //	APP_PINBOARD_URL, APP_TOKEN, APP_ADVERTISE_URL
 //	APP_HEARTBEAT, APP_BUFFER, APP_LEASE, APP_IDLE, APP_DRAIN, APP_TICK   seconds
 //	APP_LAWLESS        if not empty, the process takes every lease for a long one
@@ -19,6 +20,7 @@ import (
 	"os"
 	"os/signal"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -27,8 +29,6 @@ import (
 	"github.com/pinboard-go/pinboard/internal/faults"
 	"github.com/pinboard-go/pinboard/worker"
 )
-
-const namespace = "/rooms"
 
 func main() {
 	if err := run(); err != nil {
@@ -50,7 +50,8 @@ func run() error {
 	if err != nil {
 		return err
 	}
-	rec := &recorder{journal: journal, lawless: os.Getenv("APP_LAWLESS") != ""}
+	namespaces := strings.Split(os.Getenv("APP_NAMESPACES"), ",")
+	rec := &recorder{journal: journal, namespaces: namespaces, lawless: os.Getenv("APP_LAWLESS") != ""}
 	w, err := worker.New(worker.Options{
 		PinboardURL: os.Getenv("APP_PINBOARD_URL"), Token: worker.Token(os.Getenv("APP_TOKEN")),
 		AdvertiseURL: os.Getenv("APP_ADVERTISE_URL"), Transport: rec,
@@ -61,8 +62,10 @@ func run() error {
 		return err
 	}
 	rooms := &rooms{recorder: rec, process: os.Getenv("APP_PROCESS"), tick: seconds("APP_TICK")}
-	if err := w.Host(namespace, rooms.open); err != nil {
-		return err
+	for _, namespace := range namespaces {
+		if err := w.Host(namespace, rooms.open); err != nil {
+			return err
+		}
 	}
 	return serve(w, rec, listener)
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -21,6 +22,7 @@ const forever = 3_600_000
 // what it is told, without asking it.
 type recorder struct {
 	journal       *faults.Journal
+	namespaces    []string
 	lawless       bool
 	registrations atomic.Int64 // sent so far
 }
@@ -60,7 +62,13 @@ func (rec *recorder) telling(call string, body []byte) {
 		rec.registrations.Add(1)
 		var said struct{ Instances map[string][]string }
 		_ = json.Unmarshal(body, &said) // the worker's own
-		rec.write(faults.Event{Kind: faults.Kept, Begin: now, IDs: said.Instances[namespace]})
+		var ids []string
+		for namespace, some := range said.Instances {
+			for _, id := range some {
+				ids = append(ids, namespace+"/"+id)
+			}
+		}
+		rec.write(faults.Event{Kind: faults.Kept, Begin: now, IDs: ids})
 	case "release":
 		for _, id := range released(body) {
 			rec.write(faults.Event{Kind: faults.GaveUp, Begin: now, ID: id})
@@ -72,7 +80,7 @@ func (rec *recorder) telling(call string, body []byte) {
 
 // released returns the ids of a release, which is one object or a list.
 func released(body []byte) (ids []string) {
-	type release struct{ ID string }
+	type release struct{ Namespace, ID string }
 	var one release
 	var many []release
 	if json.Unmarshal(body, &one) == nil {
@@ -81,7 +89,7 @@ func released(body []byte) (ids []string) {
 		_ = json.Unmarshal(body, &many)
 	}
 	for _, r := range many {
-		ids = append(ids, r.ID)
+		ids = append(ids, r.Namespace+"/"+r.ID)
 	}
 	return ids
 }
@@ -97,11 +105,11 @@ func (rec *recorder) told(res *http.Response, sent time.Duration) (*http.Respons
 	var answer map[string]any
 	var said struct {
 		ExpiresInMs float64
-		Duplicates  []struct{ ID string }
+		Duplicates  []struct{ NS, ID string }
 	}
 	if json.Unmarshal(body, &said) == nil && json.Unmarshal(body, &answer) == nil {
 		for _, d := range said.Duplicates {
-			rec.write(faults.Event{Kind: faults.GaveUp, Begin: now, ID: d.ID})
+			rec.write(faults.Event{Kind: faults.GaveUp, Begin: now, ID: d.NS + "/" + d.ID})
 		}
 		lease := time.Duration(said.ExpiresInMs * float64(time.Millisecond))
 		rec.write(faults.Event{Kind: faults.Granted, Begin: sent, At: now, End: sent + lease})
@@ -130,14 +138,14 @@ type arrivalKey struct{}
 // before records when requests come, and which ones are refused.
 func (rec *recorder) before(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		rest, ok := strings.CutPrefix(r.URL.Path, namespace+"/")
-		if !ok {
+		parts := strings.SplitN(r.URL.Path, "/", 4) // nothing, the namespace, the id, the rest
+		if len(parts) < 4 || !slices.Contains(rec.namespaces, "/"+parts[1]) {
 			next.ServeHTTP(w, r)
 			return
 		}
 		epoch, _ := strconv.ParseInt(r.Header.Get("Pinboard-Epoch"), 10, 64)
 		a := arrival{at: faults.Now(), epoch: epoch, registrations: rec.registrations.Load()}
-		id, _, _ := strings.Cut(rest, "/")
+		id := "/" + parts[1] + "/" + parts[2]
 		next.ServeHTTP(&refusals{ResponseWriter: w, rec: rec, id: id}, r.WithContext(context.WithValue(r.Context(), arrivalKey{}, a)))
 	})
 }

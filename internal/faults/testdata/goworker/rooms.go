@@ -38,6 +38,9 @@ func (rs *rooms) open(inst *worker.Instance) (http.Handler, error) {
 	return r, nil
 }
 
+// id is the instance's in the record.
+func (r *room) id() string { return r.inst.Namespace() + "/" + r.inst.ID() }
+
 // ServeHTTP carries out the operation that the query names: after a pause of
 // "slow" milliseconds, during which the process may be frozen or lose its lease.
 func (r *room) ServeHTTP(w http.ResponseWriter, req *http.Request) {
@@ -67,7 +70,7 @@ func (r *room) carryOut(came arrival, entered time.Duration, op int64) faults.Ev
 	r.count++
 	r.registrations = max(r.registrations, came.registrations)
 	e := faults.Event{
-		Kind: faults.Served, ID: r.inst.ID(), Life: r.life, Epoch: came.epoch, Op: op, Count: r.count,
+		Kind: faults.Served, ID: r.id(), Life: r.life, Epoch: came.epoch, Op: op, Count: r.count,
 		Begin: came.at, Entered: entered, End: faults.Now(),
 	}
 	r.write(e)
@@ -98,6 +101,6 @@ func (r *room) tickOnce() {
 	owner := context.Cause(r.inst.LeaseContext()) == nil && !r.inst.Lease().Expired
 	entered := faults.Now()
 	if owner && r.inst.Epoch() == epoch && r.recorder.registrations.Load() == r.registrations {
-		r.write(faults.Event{Kind: faults.Ticked, ID: r.inst.ID(), Life: r.life, Epoch: epoch, Begin: at, Entered: entered})
+		r.write(faults.Event{Kind: faults.Ticked, ID: r.id(), Life: r.life, Epoch: epoch, Begin: at, Entered: entered})
 	}
 }

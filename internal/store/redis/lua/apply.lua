@@ -33,6 +33,6 @@ end
 if s[3] == '1' then
   return -1
 end
-local lives = hold(session, tonumber(lease))
+local lives = renew(session, tonumber(lease))
 call('ZADD', sessions, math.floor(micros() / 1000) + lives, sid)
 return lives

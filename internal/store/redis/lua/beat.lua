@@ -24,7 +24,7 @@ local client, messages, url = base .. 'c:' .. s[1], base .. 'w:' .. s[1], base .
 
 call('HSET', session, 'active', 1, 'headroom', ARGV[5], 'draining', ARGV[6])
 local ver = revise(session, now)
-local lives = hold(session, lease)
+local lives = renew(session, lease)
 call('ZADD', live, ms + lives, sid)
 enlist(base, s[6], sid, ms + lives, lives + memory)
 hold(client, lives + memory)

@@ -30,7 +30,7 @@ if entry then
   end
 end
 call('HSET', session, 'client', client, 'lineage', lineage, 'ver', 0, 'takes', 0, 'stopped', 0,
-  'headroom', headroom, 'taken', 0, 'rows', 0)
+  'headroom', headroom, 'taken', 0, 'rows', 0, 'lease', lease)
 call('PEXPIRE', session, lease)
 call('ZADD', sessions, ms + lease, sid)
 call('HSET', clients, client, gen .. ' ' .. int(ms) .. ' ' .. sids)

@@ -30,9 +30,28 @@ local function hold(key, ttl)
   return lives
 end
 
--- left returns for how many milliseconds a key lives, negative if it is not
--- there. In its last one that is 1, not 0.
-local function left(key)
-  local ms = call('PTTL', key)
-  return ms == 0 and 1 or ms
+-- left returns for how many milliseconds a session lives, negative if it is not
+-- there. Its record says, as lease, for how long it was last let live. It lives
+-- longer than that only if the clock was set back since: then that long from
+-- now, which is not before what its worker was told has passed.
+local function left(session)
+  local ms = call('PTTL', session)
+  if ms <= 0 then
+    return ms == 0 and 1 or ms -- 1 in its last millisecond
+  end
+  local lease = tonumber(call('HGET', session, 'lease') or ms)
+  if ms > lease then
+    call('PEXPIRE', session, lease)
+    return lease
+  end
+  return ms
+end
+
+-- renew lets a session live for at least ttl more milliseconds, and returns for
+-- how long it lives now.
+local function renew(session, ttl)
+  local lives = math.max(left(session), ttl)
+  call('PEXPIRE', session, lives)
+  call('HSET', session, 'lease', lives)
+  return lives
 end

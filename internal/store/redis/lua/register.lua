@@ -177,7 +177,7 @@ end
 local own = lines(ARGV[9])
 call('HSET', session, 'client', clientId, 'namespaces', ARGV[9], 'record', ARGV[10], 'url', ARGV[11],
   'classes', classes, 'gaveway', table.concat(gaveway, ' '),
-  'headroom', ARGV[7], 'draining', ARGV[8], 'active', 0, 'degraded', 0, 'stopped', 0, 'ver', now,
+  'headroom', ARGV[7], 'draining', ARGV[8], 'active', 0, 'degraded', 0, 'stopped', 0, 'ver', now, 'lease', lease,
   'at', math.floor(now / 1000))
 call('PEXPIRE', session, lease)
 call('SET', url, sid, 'PX', lease)

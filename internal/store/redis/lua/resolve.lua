@@ -2,18 +2,21 @@
 --
 -- KEYS  meta, sessions, candidates, clients, leaves, rows of the id's leaf, hosts
 -- ARGV  base, id, leaf, preferred sid or '', view, balance factor, three dice,
---       quarantine ms, host name that goes before or '', and, if a placement
---       was refused: sid, clientId, epoch
+--       quarantine ms, host name that goes before or '', the highest time in
+--       us that the clock can have reached or 0, 1 if it was found stepped, and,
+--       if a placement was refused: sid, clientId, epoch
 -- Answer: {outcome, …} by the numbers of store.Outcome:
 --         {owned, sid, epoch, left of the lease ms, stopped}
---         {placed, sid, epoch, left of the lease ms, 0}
---         {quarantined, left of the quarantine ms}
+--         {placed, sid, epoch, left of the lease ms, 0, time us}
+--         {quarantined, left of the quarantine ms, time us}
+--         {stepped, time us} nothing was done: the clock was set forward, or the
+--         script has come late
 --         {unknown, left of one lease since the last session ended ms}
 --         {outcome} for the others
 --         {0} to be asked again: many lapsed sessions were in the way and have
 --         been cleared
 
-local owned, placed, unknown, quarantined, none, stale, elsewhere, again = 1, 2, 3, 4, 5, 6, 7, 0
+local owned, placed, unknown, quarantined, none, stale, elsewhere, stepped, again = 1, 2, 3, 4, 5, 6, 7, 8, 0
 
 local meta, sessions, candidates, clients, leaves, rows, hosts = unpack(KEYS)
 local base, id, leaf, preferred, view = unpack(ARGV, 1, 5)
@@ -33,7 +36,7 @@ if row then
   local epoch, sid = parse(row)
   local s = call('HMGET', base .. 's:' .. sid, 'client', 'stopped')
   if s[1] then
-    if ARGV[12] ~= sid or tonumber(ARGV[14]) ~= epoch then
+    if ARGV[14] ~= sid or tonumber(ARGV[16]) ~= epoch then
       return {owned, sid, epoch, left(base .. 's:' .. sid), tonumber(s[2])}
     end
     refused = sid
@@ -72,6 +75,12 @@ end
 
 local now = micros()
 local ms = math.floor(now / 1000)
+if ARGV[13] == '1' then
+  -- Leases have ended early, so owners may live on who are forgotten.
+  call('HSET', meta, 'quarantine', ms + quarantine, 'quarantined', quarantine)
+elseif ARGV[12] ~= '0' and now > tonumber(ARGV[12]) then
+  return {stepped, now}
+end
 local m = call('HMGET', meta, 'quarantine', 'quarantined', 'epoch')
 if m[1] ~= '0' then
   -- A clock that was set back must not prolong it: then it begins anew.
@@ -83,7 +92,7 @@ if m[1] ~= '0' then
   end
   if runs > 0 then
     free()
-    return {quarantined, runs}
+    return {quarantined, runs, now}
   end
 end
 
@@ -103,7 +112,7 @@ end
 local function choose()
   local n = call('ZCARD', candidates)
   out = nil
-  local client = ARGV[13] and call('HGET', clients, ARGV[13])
+  local client = ARGV[15] and call('HGET', clients, ARGV[15])
   local excluded = client and string.match(client, '^%d+ %d+ (%S+)')
   if excluded then
     out = call('ZRANK', candidates, excluded) or nil
@@ -176,7 +185,7 @@ while true do
     put(leaves, rows, leaf, id, epoch, sid)
     call('ZADD', candidates, headroom, sid)
     call('HSET', base .. 's:' .. sid, 'headroom', headroom, 'taken', s[1] + 1, 'rows', s[2] + 1)
-    return {placed, sid, epoch, left(base .. 's:' .. sid), 0}
+    return {placed, sid, epoch, left(base .. 's:' .. sid), 0, now}
   end
   if budget == 0 then
     return {again}
