@@ -41,6 +41,8 @@ func TestEnvironmentDefaults(t *testing.T) {
 	require.InDelta(t, 2, env.Options.Affinity.BalanceFactor, 0)
 	require.Zero(t, env.Options.PlacementHold)
 	require.Empty(t, env.Options.TrustedProxies)
+	require.Empty(t, env.CertFile+env.KeyFile)
+	require.False(t, env.H2C)
 	require.NotNil(t, env.Options.Store)
 	require.Nil(t, env.Redis)
 	pb, err := New(env.Options)
@@ -126,6 +128,7 @@ func TestAWrongVariableIsOneLineThatNamesIt(t *testing.T) {
 		{"PINBOARD_AFFINITY_BALANCE_FACTOR", "many"},
 		{"PINBOARD_TRUSTED_PROXIES", "10.0.0.0/8, example.com"},
 		{"PINBOARD_TRUSTED_PROXIES", "10.0.0.0/33"},
+		{"PINBOARD_H2C", "yes"},
 	} {
 		t.Run(fmt.Sprint(i, " ", test.name), func(t *testing.T) {
 			t.Parallel()

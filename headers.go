@@ -74,12 +74,27 @@ func copyEndToEnd(dst, src http.Header) {
 // addresses in a trailer are attempts to fool whoever merges it into the headers
 // (RFC 9110, section 6.5.1).
 func trailer(name string) bool {
-	switch name {
+	switch folded(name) {
 	case headerContentLength, "Host", headerExpect, "Authorization", headerCookie, "Set-Cookie",
 		"Forwarded", "X-Real-Ip", headerForwardedFor, headerForwardedProto, headerForwardedHost:
 		return false
 	}
-	return !hopByHop(name) && !wire.Reserved(name)
+	// Any text can be announced, also what is no name.
+	return isToken(name) && !hopByHop(name) && !wire.Reserved(name)
+}
+
+// folded returns a name as servers and gateways read it that take "_" and "."
+// for "-".
+func folded(name string) string {
+	if !strings.ContainsAny(name, "_.") {
+		return name
+	}
+	return textproto.CanonicalMIMEHeaderKey(strings.Map(func(c rune) rune {
+		if c == '_' || c == '.' {
+			return '-'
+		}
+		return c
+	}, name))
 }
 
 // copyTrailers copies the trailers that may pass, with their values.
@@ -112,6 +127,13 @@ func withoutReserved(r *http.Request) *http.Request {
 func (p proxies) workerHeader(r *http.Request, who *passport.Identity) http.Header {
 	h := make(http.Header, len(r.Header)+8)
 	copyEndToEnd(h, r.Header)
+	maps.DeleteFunc(h, func(name string, _ []string) bool {
+		switch read := folded(name); read {
+		case headerForwardedFor, headerForwardedProto, headerForwardedHost:
+			return read != name // would be read in place of ours
+		}
+		return false
+	})
 	if who != nil {
 		for _, name := range who.HideHeaders {
 			delete(h, textproto.CanonicalMIMEHeaderKey(name))

@@ -52,8 +52,9 @@ func (p *jwts) identify(ctx context.Context, r *http.Request) (*Identity, error)
 			away = fmt.Errorf("provider %q: %w", p.id, err)
 		}
 		hide = hide || from.kind == fromAuthorization && !p.forward
-		if who == nil {
+		if who == nil && found != nil {
 			who = found
+			who.Ambient = from.kind == fromCookie
 		}
 	}
 	if who == nil {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"slices"
 	"sync/atomic"
 
 	"go.uber.org/zap"
@@ -28,7 +29,10 @@ type Standard struct {
 	hideQuery   []string
 }
 
-var _ Passport = (*Standard)(nil)
+var (
+	_ Passport = (*Standard)(nil)
+	_ Origins  = (*Standard)(nil)
+)
 
 // provider knows callers by one kind of credential.
 type provider interface {
@@ -70,7 +74,8 @@ type provider interface {
 //
 // Namespace patterns are exact, "prefix*" or "*", with or without the leading
 // slash; the most specific one rules alone. A namespace that no pattern
-// matches is open to nobody.
+// matches is open to nobody. "allowedOrigins" lists the origins of pages that
+// may use a namespace besides its own, such as "https://app.example.com".
 //
 // The error joins everything that is wrong with the document. Each fault names
 // its place, as in "providers[0].keys[0].token: is empty", and holds neither
@@ -253,6 +258,13 @@ func (p *Standard) Identify(ctx context.Context, r *http.Request) (*Identity, er
 // is of a provider that does not count there, lacks a scope, or meets no policy.
 func (p *Standard) Admit(_ context.Context, namespace string, who *Identity) error {
 	return p.policies.admit(namespace, who)
+}
+
+// AllowsOrigin implements Origins with the "allowedOrigins" of the policy that
+// rules the namespace.
+func (p *Standard) AllowsOrigin(namespace, origin string) bool {
+	found, _ := p.policies.find(namespace)
+	return slices.Contains(found.origins, origin)
 }
 
 // Format prints the same for every verb: who is known to a passport is nobody
