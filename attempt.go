@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/pinboard-go/pinboard/internal/hop"
+	"github.com/pinboard-go/pinboard/internal/quiet"
 	"github.com/pinboard-go/pinboard/internal/upstream"
 	"github.com/pinboard-go/pinboard/internal/wire"
 )
@@ -196,7 +197,7 @@ func (e *exchange) lost(a *attempt, err error) error {
 	if failure.NoConnection {
 		// Nothing was sent. The id stays where it is all the same: the owner
 		// may be serving others (protocol §5).
-		e.tell("the owner does not accept a connection", a.lease, zap.Error(err))
+		e.tell("the owner does not accept a connection", a.lease, zap.Error(tellable(err)))
 		ref := ownerDown(e.x.p.leases.left(a.lease))
 		ref.moving = !failure.Sent
 		return ref
@@ -204,7 +205,7 @@ func (e *exchange) lost(a *attempt, err error) error {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return e.tooLate(a, err)
 	}
-	e.x.info("the connection to the owner was lost", &e.call, a.lease, zap.Error(err))
+	e.x.info("the connection to the owner was lost", &e.call, a.lease, zap.Error(tellable(err)))
 	return refuse(http.StatusBadGateway, "the connection to the owner was lost")
 }
 
@@ -215,6 +216,14 @@ var errTooInformative = errors.New("too many informational answers")
 func (e *exchange) tooLate(a *attempt, err error) error {
 	e.x.info("the owner keeps a request waiting for too long", &e.call, a.lease, zap.Error(err))
 	return refuse(http.StatusGatewayTimeout, "the owner has not answered in time")
+}
+
+// tellable returns an error of talking with a worker as it may be logged.
+func tellable(err error) error {
+	if errors.Is(err, upstream.ErrMalformedAnswer) {
+		return err // has nothing of the worker's
+	}
+	return quiet.Transport(err)
 }
 
 // clientFault answers for a body that could not be read.

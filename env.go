@@ -14,6 +14,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/pinboard-go/pinboard/internal/leak"
 	"github.com/pinboard-go/pinboard/passport"
 )
 
@@ -33,6 +34,10 @@ type Environment struct {
 	// MaxConnectionsPerAddress is how many of them one address may have, or one
 	// /64 of IPv6; Options.TrustedProxies may have all. Default 0: half of them.
 	MaxConnectionsPerAddress int
+	// CertFile and KeyFile are PEM files to serve TLS with; "" for plain HTTP.
+	CertFile, KeyFile string
+	// H2C takes HTTP/2 without TLS from clients that begin with it.
+	H2C bool
 }
 
 // ReadEnvironment reads the variables of the standalone server with lookup,
@@ -45,6 +50,8 @@ type Environment struct {
 //	PINBOARD_PLACEMENT_HOLD_MS        default 0: off
 //	PINBOARD_AFFINITY_BALANCE_FACTOR  default 2
 //	PINBOARD_TRUSTED_PROXIES          comma-separated CIDRs, default none
+//	PINBOARD_TLS_CERT, _TLS_KEY       PEM files, default none: plain HTTP
+//	PINBOARD_H2C                      true or false, default false
 //
 // and one for each of Limits, and for the connections of Environment, with their
 // defaults: docs/operating.md lists them.
@@ -69,6 +76,11 @@ func ReadEnvironment(lookup func(string) (string, bool)) (Environment, error) {
 	r.limits(&env.Options.Limits)
 	env.MaxConnections = int(r.number("PINBOARD_MAX_CONNECTIONS", 0, 1, maxRequests))
 	env.MaxConnectionsPerAddress = int(r.number("PINBOARD_MAX_CONNECTIONS_PER_ADDRESS", 0, 1, maxRequests))
+	env.CertFile, env.KeyFile = r.files("PINBOARD_TLS_CERT", "PINBOARD_TLS_KEY")
+	env.H2C = r.flag("PINBOARD_H2C")
+	if env.H2C && env.CertFile != "" {
+		r.fault("PINBOARD_H2C", "is HTTP/2 without TLS, and PINBOARD_TLS_CERT asks for TLS, which has HTTP/2 anyway")
+	}
 	return env, errors.Join(r.faults...)
 }
 
@@ -140,6 +152,7 @@ func parseRedisURL(text string) (*rueidis.ClientOption, error) {
 	authority, tail := rest[:end], rest[end:]
 	userinfo, hosts := "", authority
 	if at := strings.LastIndexByte(authority, '@'); at >= 0 {
+		leak.Secret(authority[:at])
 		userinfo, hosts = authority[:at+1], authority[at+1:]
 	}
 	addrs := strings.Split(hosts, ",")
@@ -162,6 +175,7 @@ func parseRedisURL(text string) (*rueidis.ClientOption, error) {
 	if err != nil {
 		return nil, errors.New("is not a URL that names a Redis: check port, database number and parameters")
 	}
+	leak.Secret(option.Password)
 	sentinels := option.Sentinel.MasterSet != ""
 	if option.TLSConfig != nil && (len(addrs) > 1 || sentinels) {
 		option.TLSConfig.ServerName = "" // each node's certificate is for its own name
@@ -223,4 +237,25 @@ func (r *reader) prefixes(name string) (out []netip.Prefix) {
 		out = append(out, prefix.Masked())
 	}
 	return out
+}
+
+// files reads the names of two files that need each other.
+func (r *reader) files(one, other string) (string, string) {
+	first, ok := r.text(one)
+	second, too := r.text(other)
+	switch {
+	case ok && !too:
+		r.fault(other, "is required with %s", one)
+	case too && !ok:
+		r.fault(one, "is required with %s", other)
+	}
+	return first, second
+}
+
+func (r *reader) flag(name string) bool {
+	text, ok := r.text(name)
+	if ok && text != "true" && text != "false" {
+		r.fault(name, "is %q, must be true or false", text)
+	}
+	return text == "true"
 }

@@ -1,6 +1,7 @@
 package pinboard
 
 import (
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -18,7 +19,7 @@ const envPassport = `{"providers":[{"type":"staticToken","id":"p","keys":[{"name
 func variables(changes map[string]string) func(string) (string, bool) {
 	env := map[string]string{
 		"PINBOARD_PASSPORT": envPassport,
-		"PINBOARD_TOKEN":    "planted-token",
+		"PINBOARD_TOKEN":    "planted-token-of-a-deployment",
 		"REDIS_URL":         "memory:",
 	}
 	for name, value := range changes {
@@ -40,6 +41,8 @@ func TestEnvironmentDefaults(t *testing.T) {
 	require.InDelta(t, 2, env.Options.Affinity.BalanceFactor, 0)
 	require.Zero(t, env.Options.PlacementHold)
 	require.Empty(t, env.Options.TrustedProxies)
+	require.Empty(t, env.CertFile+env.KeyFile)
+	require.False(t, env.H2C)
 	require.NotNil(t, env.Options.Store)
 	require.Nil(t, env.Redis)
 	pb, err := New(env.Options)
@@ -96,7 +99,7 @@ func TestRedisURLWithoutAPortMeansTheDefaultPort(t *testing.T) {
 
 func TestAWrongVariableIsOneLineThatNamesIt(t *testing.T) {
 	t.Parallel()
-	for _, test := range []struct{ name, value string }{
+	for i, test := range []struct{ name, value string }{
 		{"PINBOARD_PASSPORT", "-"},
 		{"PINBOARD_PASSPORT", "  "},
 		{"PINBOARD_PASSPORT", "{"},
@@ -125,8 +128,9 @@ func TestAWrongVariableIsOneLineThatNamesIt(t *testing.T) {
 		{"PINBOARD_AFFINITY_BALANCE_FACTOR", "many"},
 		{"PINBOARD_TRUSTED_PROXIES", "10.0.0.0/8, example.com"},
 		{"PINBOARD_TRUSTED_PROXIES", "10.0.0.0/33"},
+		{"PINBOARD_H2C", "yes"},
 	} {
-		t.Run(test.name+"="+test.value, func(t *testing.T) {
+		t.Run(fmt.Sprint(i, " ", test.name), func(t *testing.T) {
 			t.Parallel()
 			_, err := ReadEnvironment(variables(map[string]string{test.name: test.value}))
 			require.Error(t, err)

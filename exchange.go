@@ -196,7 +196,7 @@ func (e *exchange) try(rt route) outcome {
 // refuse answers in place of a worker.
 func (e *exchange) refuse(err error) {
 	e.begin()
-	e.x.p.writeRefusal(e.w, e.r, err)
+	e.x.refuse(e.w, e.r, e.call.namespace, err)
 	e.finish(true)
 }
 

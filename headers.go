@@ -102,12 +102,27 @@ func copyFields(dst http.Header, src upstream.Header) {
 // addresses in a trailer are attempts to fool whoever merges it into the headers
 // (RFC 9110, section 6.5.1).
 func trailer(name string) bool {
-	switch name {
+	switch folded(name) {
 	case headerContentLength, "Host", headerExpect, "Authorization", headerCookie, "Set-Cookie",
 		"Forwarded", "X-Real-Ip", headerForwardedFor, headerForwardedProto, headerForwardedHost:
 		return false
 	}
-	return !hopByHop(name) && !wire.Reserved(name)
+	// Any text can be announced, also what is no name.
+	return isToken(name) && !hopByHop(name) && !wire.Reserved(name)
+}
+
+// folded returns a name as servers and gateways read it that take "_" and "."
+// for "-".
+func folded(name string) string {
+	if !strings.ContainsAny(name, "_.") {
+		return name
+	}
+	return textproto.CanonicalMIMEHeaderKey(strings.Map(func(c rune) rune {
+		if c == '_' || c == '.' {
+			return '-'
+		}
+		return c
+	}, name))
 }
 
 // copyTrailers copies the trailers that may pass, with their values.
@@ -167,7 +182,11 @@ func appendField(b []byte, name, value string) []byte {
 // framing reports whether a header that passes is written anew for the worker.
 func framing(name string) bool {
 	switch name {
-	case "Content-Length", "Host", headerExpect, headerForwardedFor, headerForwardedProto, headerForwardedHost:
+	case headerContentLength, "Host", headerExpect:
+		return true
+	}
+	switch folded(name) { // any spelling would be read in place of ours
+	case headerForwardedFor, headerForwardedProto, headerForwardedHost:
 		return true
 	}
 	return false

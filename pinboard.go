@@ -41,6 +41,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/pinboard-go/pinboard/internal/leak"
 	"github.com/pinboard-go/pinboard/internal/store"
 )
 
@@ -67,6 +68,7 @@ type Pinboard struct {
 // the first request.
 func New(opts Options) (*Pinboard, error) {
 	opts = opts.withDefaults()
+	opts.Logger = leak.Logger(opts.Logger)
 	if err := opts.validate(); err != nil {
 		return nil, err
 	}

@@ -2,8 +2,6 @@ package pinboard
 
 import (
 	"context"
-	"crypto/subtle"
-	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,6 +11,7 @@ import (
 	"net/url"
 	"time"
 
+	"github.com/pinboard-go/pinboard/internal/quiet"
 	"github.com/pinboard-go/pinboard/internal/wire"
 )
 
@@ -43,7 +42,8 @@ type probe struct {
 	url    string // normalised
 	secret wire.Secret
 	// challengeValue is what only the worker itself can answer challenge with.
-	challenge, challengeValue string
+	challengeValue wire.Secret
+	challenge      string
 	// rules and pinned say which addresses may be dialled; pinned is "" until
 	// one has answered the registration's probe.
 	rules  []string
@@ -111,25 +111,7 @@ func failedDial(ctx context.Context, err error) error {
 	return errOutsideRules
 }
 
-// unreachable keeps, for the log, what is known to hold nothing of the answer:
-// that may be an echo of the secret.
-func unreachable(err error) error {
-	_, network := errors.AsType[*net.OpError](err)
-	_, name := errors.AsType[*net.DNSError](err)
-	_, certificate := errors.AsType[*tls.CertificateVerificationError](err)
-	_, plain := errors.AsType[tls.RecordHeaderError](err) // it holds bytes of the peer's
-	switch {
-	case plain:
-		return fmt.Errorf("%w: no TLS there", errUnreachable)
-	case errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("%w: timed out", errUnreachable)
-	case network || name || certificate:
-		return fmt.Errorf("%w: %w", errUnreachable, err)
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		return fmt.Errorf("%w: connection closed", errUnreachable)
-	}
-	return fmt.Errorf("%w: no HTTP answer (%T)", errUnreachable, err)
-}
+func unreachable(err error) error { return fmt.Errorf("%w: %w", errUnreachable, quiet.Transport(err)) }
 
 func (q probe) judge(res *http.Response) error {
 	switch res.StatusCode {
@@ -145,7 +127,7 @@ func (q probe) judge(res *http.Response) error {
 	}
 	var answer wire.ChallengeAnswer
 	if len(body) > maxProbeAnswer || json.Unmarshal(body, &answer) != nil ||
-		subtle.ConstantTimeCompare([]byte(answer.Value), []byte(q.challengeValue)) != 1 {
+		!q.challengeValue.Equal(wire.NewSecret(answer.Value)) {
 		return errOtherProcess
 	}
 	return nil

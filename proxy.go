@@ -54,13 +54,17 @@ func (x *proxy) serve(w http.ResponseWriter, r *http.Request, t target) {
 	}
 	defer leave()
 	c, err := x.admit(r, t)
-	if err != nil {
-		x.p.turnAway(w, r, err)
+	switch {
+	case err == errPreflight:
+		allowPreflight(w, r)
+		return
+	case err != nil:
+		x.turnAway(w, r, c.namespace, err)
 		return
 	}
 	leaveID, err := x.p.limiter.enterID(c.ask)
 	if err != nil {
-		x.p.turnAway(w, r, err)
+		x.turnAway(w, r, c.namespace, err)
 		return
 	}
 	defer leaveID()
@@ -81,6 +85,25 @@ func (x *proxy) enter(w http.ResponseWriter, r *http.Request) (leave func(), err
 	return x.p.limiter.enter(proxies(x.p.opts.TrustedProxies).clientAddr(r))
 }
 
+// refuse answers in place of a worker, and lets a page that the namespace trusts
+// read that.
+func (x *proxy) refuse(w http.ResponseWriter, r *http.Request, namespace string, err error) {
+	x.allow(w, r, namespace)
+	x.p.writeRefusal(w, r, err)
+}
+
+// turnAway is refuse for what goes nowhere.
+func (x *proxy) turnAway(w http.ResponseWriter, r *http.Request, namespace string, err error) {
+	x.allow(w, r, namespace)
+	x.p.turnAway(w, r, err)
+}
+
+func (x *proxy) allow(w http.ResponseWriter, r *http.Request, namespace string) {
+	if namespace != "" && x.trusted(namespace, r) {
+		allowOrigin(w, r)
+	}
+}
+
 // gone answers a request whose context has ended: the client has left or, if
 // that was a deadline, the host's patience has.
 func gone(r *http.Request) error {
@@ -91,41 +114,49 @@ func gone(r *http.Request) error {
 }
 
 // admit reads which instance is asked for and on whose behalf, and returns a
-// refusal for whom it is not open.
+// refusal for whom it is not open. The call of a refusal names no more than the
+// instance.
 func (x *proxy) admit(r *http.Request, t target) (call, error) {
 	if r.Method == http.MethodConnect {
 		return call{}, refuse(http.StatusNotImplemented, "CONNECT is not for an instance")
 	}
-	if !isToken(r.Method) { // HTTP/2 lets it through; a worker's request line would break
-		return call{}, refuse(http.StatusBadRequest, "the method is malformed")
+	if err := wellFormed(r); err != nil {
+		return call{}, err
 	}
 	inst, err := t.instance()
 	if err != nil {
 		return call{}, err
 	}
+	c := call{ask: ask{instance: inst}}
 	seen := withoutReserved(r)
 	// Also on a cluster call: a static token never reaches a worker.
 	who, err := x.p.opts.Passport.Identify(r.Context(), seen)
 	if err != nil {
 		if r.Context().Err() != nil {
-			return call{}, gone(r)
+			return c, gone(r)
 		}
-		return call{}, x.p.notIdentified(err)
+		return c, x.p.notIdentified(err)
 	}
-	c := call{ask: ask{instance: inst}, who: who}
+	c.who = who
 	// What is no host name is bound nowhere.
 	c.host, _ = wire.ParseHostname(r.Host)
 	if isClusterCall(r.Header) {
 		claims, session, err := x.clusterCaller(r.Context(), r.Header)
 		if err != nil {
-			return call{}, err
+			return c, err
 		}
 		c.claims, c.prefer = claims, session.ID
 		c.key = func() (string, bool) { return "", false } // the preference is made
 		return c, nil
 	}
 	if err := x.p.opts.Passport.Admit(r.Context(), inst.namespace, who); err != nil {
-		return call{}, notAdmitted(err)
+		if errors.Is(err, passport.ErrUnauthenticated) && isPreflight(r) && x.trusted(inst.namespace, r) {
+			return c, errPreflight
+		}
+		return c, notAdmitted(err)
+	}
+	if err := x.checkOrigin(inst.namespace, r, who); err != nil {
+		return c, err
 	}
 	if who != nil {
 		c.claims.Account = &attest.Account{Subject: who.Subject, Scopes: who.Scopes, Claims: who.Claims}

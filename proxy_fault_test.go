@@ -407,3 +407,25 @@ func TestNoRequestMakesTheServerStumble(t *testing.T) {
 	}
 	require.Zero(t, logs.Len(), "%v", logs.All())
 }
+
+// The transport quotes what it can't read; that may be a client's cookie.
+func TestWhatAWorkerSendsAmissIsNotLogged(t *testing.T) {
+	t.Parallel()
+	for _, answer := range []string{
+		"HTTP/1.1 200 OK\r\nSet-Cookie session=planted\r\n\r\n", "planted\r\n\r\n", "HTTP/1.1 200 OK\r\nContent-Length: planted\r\n\r\n",
+		"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X\r\n\r\n0\r\nX planted\r\n\r\n",
+	} {
+		core, logs := observer.New(zap.DebugLevel)
+		f := newFront(t, func(s *setup) { s.opts.Logger = zap.New(core) })
+		w := newFake(t, func(h *hit) {
+			h.send(answer)
+			h.last = true
+		})
+		f.register(w, "a")
+		_, _ = f.ask("GET /counters/alice HTTP/1.1\r\nHost: p\r\nConnection: close\r\n\r\n").rest()
+		require.Eventually(t, func() bool { return logs.Len() > 0 }, patience, time.Millisecond)
+		for _, entry := range logs.All() {
+			require.NotContains(t, fmt.Sprint(entry.Message, entry.ContextMap()), "planted", answer)
+		}
+	}
+}

@@ -47,6 +47,8 @@ type setup struct {
 	store   func(store.Store) store.Store // wraps the directory
 	server  http.Server
 	handler func(http.Handler) http.Handler // wraps the pinboard
+	// namespaces have no quarantine to wait for, besides counters_.
+	namespaces []string
 }
 
 func newFront(t *testing.T, changes ...func(*setup)) *front {
@@ -65,7 +67,7 @@ func newFront(t *testing.T, changes ...func(*setup)) *front {
 		pb.leases.store, pb.placer.store = pb.store, pb.store
 	}
 	f := &front{t: t, pb: pb, store: pb.store, server: &s.server}
-	f.prime(s.opts)
+	f.prime(s.opts, append(s.namespaces, counters_)...)
 	var handler http.Handler = pb
 	if s.handler != nil {
 		handler = s.handler(handler)
@@ -77,6 +79,10 @@ func newFront(t *testing.T, changes ...func(*setup)) *front {
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
+		if s.server.TLSConfig != nil {
+			_ = s.server.ServeTLS(listener, "", "")
+			return
+		}
 		_ = s.server.Serve(listener)
 	}()
 	t.Cleanup(func() {
@@ -91,21 +97,23 @@ func newFront(t *testing.T, changes ...func(*setup)) *front {
 
 // prime places something in each bucket of the test's namespaces, so that their
 // quarantine is over.
-func (f *front) prime(opts Options) {
+func (f *front) prime(opts Options, namespaces ...string) {
 	f.t.Helper()
 	ctx, session := f.t.Context(), "prime-"+rand.Text()
 	long := opts.Store.backend.Open(store.Config{Prefix: "pinboard", LeaseTTL: time.Hour, Shards: 1})
 	hasty := opts.Store.backend.Open(store.Config{Prefix: "pinboard", LeaseTTL: time.Millisecond, Shards: 1})
 	_, err := long.Register(ctx, store.Registration{
 		SessionID: session, ClientID: "prime", Secret: wire.NewSecret("prime"), AdvertiseURL: "http://prime",
-		Namespaces: []string{counters_}, Headroom: 1,
+		Namespaces: namespaces, Headroom: 1,
 	})
 	require.NoError(f.t, err)
 	require.NoError(f.t, long.Activate(ctx, session))
-	require.Eventually(f.t, func() bool {
-		res, err := hasty.Resolve(ctx, store.Request{Namespace: counters_, ID: "prime", View: store.AnyView, BalanceFactor: 1})
-		return err == nil && res.Outcome != store.Quarantined
-	}, patience, time.Millisecond)
+	for _, namespace := range namespaces {
+		require.Eventually(f.t, func() bool {
+			res, err := hasty.Resolve(ctx, store.Request{Namespace: namespace, ID: "prime", View: store.AnyView, BalanceFactor: 1})
+			return err == nil && res.Outcome != store.Quarantined
+		}, patience, time.Millisecond)
+	}
 	require.NoError(f.t, long.Deregister(ctx, session))
 }
 
@@ -119,7 +127,7 @@ type session struct {
 func (f *front) register(w *fake, client string, changes ...func(*store.Registration)) *session {
 	f.t.Helper()
 	s := &session{f: f, Registration: store.Registration{
-		SessionID: "session-" + rand.Text(), ClientID: client, Secret: wire.NewSecret("secret of " + client),
+		SessionID: "session-" + rand.Text(), ClientID: client, Secret: wire.NewSecret("planted secret of session " + client),
 		Namespaces: []string{counters_}, AdvertiseURL: "http://" + w.addr, Headroom: 1e6,
 	}}
 	for _, change := range changes {

@@ -129,6 +129,8 @@ func (g *registry) admit(w http.ResponseWriter, r *http.Request, t target) (endp
 		return e, nil, g.notIdentified(err)
 	case who == nil:
 		return e, nil, &refusal{status: http.StatusUnauthorized, message: "a known bearer token is required", challenge: true}
+	case who.Ambient && foreign(r):
+		return e, nil, errForeign
 	case !who.HasScope(e.scope):
 		return e, nil, refuse(http.StatusForbidden, "the credential lacks the scope "+e.scope)
 	}

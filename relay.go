@@ -209,6 +209,6 @@ func (e *exchange) logCut(a *attempt, err error) {
 	case client || e.r.Context().Err() != nil:
 		e.x.debug("the client left during the answer", &e.call, a.lease)
 	default:
-		e.x.info("the worker broke its answer off", &e.call, a.lease, zap.Error(err))
+		e.x.info("the worker broke its answer off", &e.call, a.lease, zap.Error(tellable(err)))
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"go.uber.org/zap"
+
+	"github.com/pinboard-go/pinboard/internal/leak"
 )
 
 const headerCookie = "Cookie"
@@ -50,8 +52,9 @@ func (p *jwts) identify(ctx context.Context, r *http.Request) (*Identity, error)
 			away = fmt.Errorf("provider %q: %w", p.id, err)
 		}
 		hide = hide || from.kind == fromAuthorization && !p.forward
-		if who == nil {
+		if who == nil && found != nil {
 			who = found
+			who.Ambient = from.kind == fromCookie
 		}
 	}
 	if who == nil {
@@ -107,6 +110,9 @@ func (s source) token(r *http.Request) (string, bool) {
 }
 
 func single(found []string) (string, bool) {
+	for _, token := range found {
+		leak.Secret(token)
+	}
 	if len(found) != 1 || found[0] == "" {
 		return "", false
 	}

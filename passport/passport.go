@@ -46,6 +46,15 @@ type Passport interface {
 	Admit(ctx context.Context, namespace string, who *Identity) error
 }
 
+// Origins may be implemented by a Passport: it says which pages of other origins
+// a namespace trusts. A Passport without it trusts none.
+type Origins interface {
+	// AllowsOrigin reports whether pages of an origin, which is the text of an
+	// Origin header such as "https://app.example.com", may call instances of
+	// the namespace, which starts with a slash, in the name of their user.
+	AllowsOrigin(namespace, origin string) bool
+}
+
 // Identity is a caller whose credential is good. It is read-only once returned.
 type Identity struct {
 	// Provider is the id of the provider that knows the caller.
@@ -64,6 +73,12 @@ type Identity struct {
 	HideHeaders []string
 	HideCookies []string
 	HideQuery   []string
+
+	// Ambient says that the credential is one that browsers send along
+	// whatever page makes them ask, as they do with cookies. Pinboard refuses
+	// requests of pages of other origins then, if they change something or
+	// open a WebSocket: see Origins.
+	Ambient bool
 }
 
 // HasScope reports whether the identity has the scope. A nil Identity has none.

@@ -2,6 +2,7 @@ package passport
 
 import (
 	"cmp"
+	"regexp"
 	"slices"
 )
 
@@ -10,6 +11,7 @@ type policy struct {
 	anonymous bool
 	providers []string // those that count; nil for all
 	scopes    []string // all of them are needed
+	origins   []string // of pages that may call besides the namespace's own
 }
 
 // policies are the policies of a document. The zero value admits nobody.
@@ -87,7 +89,7 @@ func (s *scan) policies(v value, ids map[string]string) policies {
 }
 
 func (s *scan) policy(v value, ids map[string]string) policy {
-	o, ok := s.object(v, "allow", "providers", "scopes")
+	o, ok := s.object(v, "allow", "providers", "scopes", "allowedOrigins")
 	if !ok {
 		return policy{}
 	}
@@ -113,8 +115,34 @@ func (s *scan) policy(v value, ids map[string]string) policy {
 			}
 		}
 	}
+	if list, ok := o.fields["allowedOrigins"]; ok {
+		p.origins = s.origins(list)
+	}
 	if p.anonymous && len(p.providers)+len(p.scopes) > 0 {
 		s.fault(v, `"anonymous" admits everyone: providers and scopes need "authenticated"`)
 	}
 	return p
+}
+
+// origin is as browsers write it (RFC 6454, section 6.2).
+var origin = regexp.MustCompile(`^([a-z][a-z0-9+.-]*)://(?:[a-z0-9_.-]+|\[[0-9a-f:.]+\])(?::([1-9][0-9]{0,4}))?$`)
+
+// origins reads "allowedOrigins". What no browser would write would not match
+// what it looks like.
+func (s *scan) origins(list value) []string {
+	var out []string
+	items, _ := s.list(list)
+	for _, item := range items {
+		text := s.text(item)
+		parts := origin.FindStringSubmatch(text)
+		switch {
+		case text == "":
+		case parts == nil:
+			s.fault(item, "must be an origin such as https://app.example.com: in lower case, without a path")
+		case parts[1] == "https" && parts[2] == "443", parts[1] == "http" && parts[2] == "80":
+			s.fault(item, "must not name the port that goes without saying")
+		}
+		out = append(out, text)
+	}
+	return out
 }

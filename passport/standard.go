@@ -7,10 +7,13 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"slices"
 	"sync/atomic"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
+
+	"github.com/pinboard-go/pinboard/internal/leak"
 )
 
 // Standard is the passport that a document describes: see Parse. It is safe for
@@ -26,7 +29,10 @@ type Standard struct {
 	hideQuery   []string
 }
 
-var _ Passport = (*Standard)(nil)
+var (
+	_ Passport = (*Standard)(nil)
+	_ Origins  = (*Standard)(nil)
+)
 
 // provider knows callers by one kind of credential.
 type provider interface {
@@ -68,7 +74,8 @@ type provider interface {
 //
 // Namespace patterns are exact, "prefix*" or "*", with or without the leading
 // slash; the most specific one rules alone. A namespace that no pattern
-// matches is open to nobody.
+// matches is open to nobody. "allowedOrigins" lists the origins of pages that
+// may use a namespace besides its own, such as "https://app.example.com".
 //
 // The error joins everything that is wrong with the document. Each fault names
 // its place, as in "providers[0].keys[0].token: is empty", and holds neither
@@ -116,7 +123,7 @@ func (p *Standard) hide(from *jwts) {
 // LogTo says where to log: that an identity server's keys could not be fetched,
 // and, at debug level, of each token that was refused which provider did so and
 // what kind of fault it has, never what is in it. Nothing is logged before.
-func (p *Standard) LogTo(log *zap.Logger) { p.log.to.Store(log) }
+func (p *Standard) LogTo(log *zap.Logger) { p.log.to.Store(leak.Logger(log)) }
 
 // Close ends fetches of keys that are under way, waits for them and begins no
 // new ones. It need not be called, since a fetch takes 5 s at most, and may be
@@ -251,6 +258,13 @@ func (p *Standard) Identify(ctx context.Context, r *http.Request) (*Identity, er
 // is of a provider that does not count there, lacks a scope, or meets no policy.
 func (p *Standard) Admit(_ context.Context, namespace string, who *Identity) error {
 	return p.policies.admit(namespace, who)
+}
+
+// AllowsOrigin implements Origins with the "allowedOrigins" of the policy that
+// rules the namespace.
+func (p *Standard) AllowsOrigin(namespace, origin string) bool {
+	found, _ := p.policies.find(namespace)
+	return slices.Contains(found.origins, origin)
 }
 
 // Format prints the same for every verb: who is known to a passport is nobody

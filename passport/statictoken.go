@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"regexp"
 	"strings"
+
+	"github.com/pinboard-go/pinboard/internal/leak"
 )
 
 const headerAuthorization = "Authorization"
@@ -47,7 +49,9 @@ func bearer(h http.Header) (token string, ok bool) {
 		return "", false
 	}
 	scheme, token, ok := strings.Cut(lines[0], " ")
-	return strings.Trim(token, " "), ok && strings.EqualFold(scheme, "Bearer")
+	token = strings.Trim(token, " ")
+	leak.Secret(token)
+	return token, ok && strings.EqualFold(scheme, "Bearer")
 }
 
 func (s *scan) staticTokens(o object, id string, seen map[[sha256.Size]byte]string) *staticTokens {
@@ -98,6 +102,7 @@ func (s *scan) token(key object, seen map[[sha256.Size]byte]string) (sum [sha256
 		s.fault(v, "has white space or a character that no Authorization header can carry")
 		return sum, false
 	}
+	leak.Secret(text)
 	sum = sha256.Sum256([]byte(text))
 	if other := seen[sum]; other != "" {
 		s.fault(v, "is the same as %s", other)

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/pinboard-go/pinboard/internal/quiet"
 	"github.com/pinboard-go/pinboard/internal/wire"
 )
 
@@ -93,7 +94,7 @@ func (c *client) post(ctx context.Context, path string, body any) (*answer, erro
 	req.Header.Set("Authorization", "Bearer "+c.token.Reveal())
 	res, err := c.http.Do(req)
 	if err != nil {
-		return nil, fmt.Errorf("call pinboard: %w", err)
+		return nil, fmt.Errorf("call pinboard: %w", quiet.Transport(err))
 	}
 	defer res.Body.Close() // it was read
 	limit := maxErrorAnswer
@@ -102,7 +103,7 @@ func (c *client) post(ctx context.Context, path string, body any) (*answer, erro
 	}
 	raw, err := io.ReadAll(io.LimitReader(res.Body, int64(limit)+1))
 	if err != nil {
-		return nil, fmt.Errorf("read the answer of %s: %w", path, err)
+		return nil, fmt.Errorf("read the answer of %s: %w", path, quiet.Transport(err))
 	}
 	if len(raw) > limit {
 		return nil, fmt.Errorf("read the answer of %s: more than %d bytes", path, limit)

@@ -226,7 +226,7 @@ func newHarness(t *testing.T, opts Options, hosts map[string]Constructor) *harne
 	h := &harness{t: t, pb: &fakePinboard{began: time.Now()}, epoch: 100}
 	core, logs := observer.New(zap.DebugLevel)
 	h.logs = logs
-	opts.PinboardURL, opts.Token = "http://pinboard:8080", "the-token"
+	opts.PinboardURL, opts.Token = "http://pinboard:8080", "planted-token-of-a-worker"
 	if opts.AdvertiseURL == "" {
 		opts.AdvertiseURL = "http://worker:8000"
 	}

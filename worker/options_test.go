@@ -79,21 +79,21 @@ func TestOptionsThatAreRefused(t *testing.T) {
 			[]string{"AdvertiseURL (ADVERTISE_URL) is required", "Token (PINBOARD_TOKEN) is required"}},
 		"URL of the environment alone": {func(o *Options) { *o = Options{} }, map[string]string{"PINBOARD_URL": "http://p"},
 			[]string{"AdvertiseURL (ADVERTISE_URL) is required", "Token (PINBOARD_TOKEN) is required"}},
-		"token without a URL": {func(o *Options) { *o = Options{Token: "hunter2"} }, nil,
+		"token without a URL": {func(o *Options) { *o = Options{Token: "planted-hunter2-0123"} }, nil,
 			[]string{"Token (PINBOARD_TOKEN) is set, but PinboardURL (PINBOARD_URL) is not"}},
-		"token of the environment without a URL": {func(o *Options) { *o = Options{} }, map[string]string{"PINBOARD_TOKEN": "hunter2"},
+		"token of the environment without a URL": {func(o *Options) { *o = Options{} }, map[string]string{"PINBOARD_TOKEN": "planted-hunter2-0123"},
 			[]string{"Token (PINBOARD_TOKEN) is set, but PinboardURL (PINBOARD_URL) is not"}},
 		"advertise URL without a URL": {func(o *Options) { *o = Options{AdvertiseURL: "http://w"} }, nil,
 			[]string{"AdvertiseURL (ADVERTISE_URL) is set, but PinboardURL (PINBOARD_URL) is not"}},
 		"empty variable": {func(o *Options) { *o = Options{} }, map[string]string{"PINBOARD_URL": ""},
 			[]string{"PinboardURL (PINBOARD_URL) is set and empty"}},
-		"empty variable beside a token": {func(o *Options) { *o = Options{Token: "hunter2"} }, map[string]string{"PINBOARD_URL": ""},
+		"empty variable beside a token": {func(o *Options) { *o = Options{Token: "planted-hunter2-0123"} }, map[string]string{"PINBOARD_URL": ""},
 			[]string{"PinboardURL (PINBOARD_URL) is set and empty"}},
 		"not a URL":         {func(o *Options) { o.PinboardURL = "pinboard:8080" }, nil, []string{"PinboardURL (PINBOARD_URL)"}},
-		"password in a URL": {func(o *Options) { o.PinboardURL = "http://me:hunter2@pinboard" }, nil, []string{"PinboardURL (PINBOARD_URL)"}},
-		"query":             {func(o *Options) { o.AdvertiseURL = "http://worker?hunter2" }, nil, []string{"AdvertiseURL (ADVERTISE_URL)"}},
-		"token with a line": {func(o *Options) { o.Token = "hunter2\r\nX: y" }, nil, []string{"Token (PINBOARD_TOKEN)"}},
-		"token not ASCII":   {func(o *Options) { o.Token = "hunter2é" }, nil, []string{"Token (PINBOARD_TOKEN)"}},
+		"password in a URL": {func(o *Options) { o.PinboardURL = "http://me:planted-hunter2-0123@pinboard" }, nil, []string{"PinboardURL (PINBOARD_URL)"}},
+		"query":             {func(o *Options) { o.AdvertiseURL = "http://worker?planted-hunter2-0123" }, nil, []string{"AdvertiseURL (ADVERTISE_URL)"}},
+		"token with a line": {func(o *Options) { o.Token = "planted-hunter2-0123\r\nX: y" }, nil, []string{"Token (PINBOARD_TOKEN)"}},
+		"token not ASCII":   {func(o *Options) { o.Token = "planted-hunter2-0123é" }, nil, []string{"Token (PINBOARD_TOKEN)"}},
 		"negative times": {func(o *Options) {
 			o.HeartbeatInterval, o.LeaseBuffer, o.IdleTimeout, o.DetachedTimeout = -1, -1, -1, -1
 			o.DrainDeadline, o.CloseTimeout, o.ActivationQueueTimeout, o.LeaseTTL = -1, -1, -1, -1
@@ -127,7 +127,7 @@ func TestOptionsThatAreRefused(t *testing.T) {
 				require.ErrorContains(t, err, "worker: Options."+field)
 			}
 			require.Equal(t, len(tc.want), strings.Count(err.Error(), "worker: Options."), "nothing else is wrong: %v", err)
-			require.NotContains(t, err.Error(), "hunter2")
+			require.NotContains(t, err.Error(), "planted-hunter2-0123")
 		})
 	}
 }

@@ -290,11 +290,11 @@ func (r *registration) isRegistered() bool {
 
 // newChallenge mints the pair that the next attempt carries and that the
 // challenge route answers from now on.
-func (r *registration) newChallenge() (challenge, value string) {
-	challenge, value = randomHex(16), randomHex(16)
+func (r *registration) newChallenge() (challenge string, value wire.Secret) {
+	challenge, value = randomHex(16), wire.NewSecret(randomHex(16))
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.challenge, r.challengeAnswer = wire.NewSecret(challenge), wire.NewSecret(value)
+	r.challenge, r.challengeAnswer = wire.NewSecret(challenge), value
 	return challenge, value
 }
 

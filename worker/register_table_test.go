@@ -3,6 +3,7 @@ package worker
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"testing"
 	"time"
@@ -162,7 +163,7 @@ func TestHowLoudAFailedRegistrationIs(t *testing.T) {
 	}{
 		"not ready, and ready soon": {reply{status: 503, retryAfter: "1", body: object{"error": "probe"}}, "registration deferred", []zapcore.Level{zapcore.InfoLevel, zapcore.InfoLevel, zapcore.WarnLevel, zapcore.WarnLevel}},
 		"refused":                   {reply{status: 409, body: object{"error": "probe"}}, "registration rejected", []zapcore.Level{zapcore.WarnLevel, zapcore.WarnLevel}},
-		"no connection":             {reply{err: errors.New("probe")}, "registration failed", []zapcore.Level{zapcore.WarnLevel, zapcore.WarnLevel}},
+		"no connection":             {reply{err: &net.OpError{Op: "dial", Err: errors.New("probe")}}, "registration failed", []zapcore.Level{zapcore.WarnLevel, zapcore.WarnLevel}},
 		"the token is wrong":        {reply{status: 401}, "registration rejected with 401: check the deployment token (PINBOARD_TOKEN)", []zapcore.Level{zapcore.ErrorLevel, zapcore.ErrorLevel}},
 		"malformed":                 {reply{status: 200, raw: "{}"}, "registration answered without a session or a lease time", []zapcore.Level{zapcore.ErrorLevel, zapcore.ErrorLevel}},
 	} {

@@ -26,7 +26,7 @@ func TestARegistrationSaysWhoTheWorkerIs(t *testing.T) {
 		h.start()
 		require.True(t, h.w.Ready())
 		c := h.pb.last(t, wire.PathRegister)
-		require.Equal(t, "Bearer the-token", c.header.Get("Authorization"))
+		require.Equal(t, "Bearer planted-token-of-a-worker", c.header.Get("Authorization"))
 		require.Equal(t, "application/json", c.header.Get("Content-Type"))
 		require.Regexp(t, `^[0-9a-f]{32}$`, c.body["clientId"])
 		require.Regexp(t, `^[0-9a-f]{64}$`, c.body["secret"])
@@ -332,8 +332,8 @@ func TestNoSecretIsLogged(t *testing.T) {
 		outs := []reply{
 			{err: errors.New("no route")},
 			{status: 401, raw: `{"error":"bad"}`},
-			{status: 500, raw: "a gateway's page with the request in it: Bearer the-token"},
-			{status: 200, raw: `{"error":"the-token"`},
+			{status: 500, raw: "a gateway's page with the request in it: Bearer planted-token-of-a-worker"},
+			{status: 200, raw: `{"error":"planted-token-of-a-worker"`},
 		}
 		h.pb.on(func(c call) (reply, bool) {
 			if c.path != wire.PathRegister || len(outs) == 0 {
@@ -356,7 +356,7 @@ func TestNoSecretIsLogged(t *testing.T) {
 					line.WriteString(s)
 				}
 			}
-			require.NotContains(t, line.String(), "the-token")
+			require.NotContains(t, line.String(), "planted-token-of-a-worker")
 			require.NotContains(t, line.String(), h.w.reg.secret.Reveal())
 		}
 	})

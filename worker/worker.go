@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/pinboard-go/pinboard/internal/leak"
 	"github.com/pinboard-go/pinboard/internal/resources"
 )
 
@@ -55,6 +56,7 @@ func New(opts Options) (*Worker, error) {
 
 func build(opts Options, env environment, now clock, jitter func() float64) (*Worker, error) {
 	opts = opts.withDefaults(env)
+	leak.Secret(string(opts.Token))
 	if err := opts.validate(env); err != nil {
 		return nil, err
 	}
@@ -62,6 +64,8 @@ func build(opts Options, env environment, now clock, jitter func() float64) (*Wo
 	if err != nil {
 		return nil, errors.New("worker: Options.AdvertiseURL is not a URL")
 	}
+	log := opts.Logger
+	opts.Logger = leak.Logger(log)
 	w := &Worker{
 		opts: opts, clock: now, base: advertised.EscapedPath(), born: now().mono,
 		lease: newLease(now, &opts), hosts: map[string]*host{}, stopping: make(chan struct{}, 1),
@@ -82,7 +86,7 @@ func build(opts Options, env environment, now clock, jitter func() float64) (*Wo
 		return nil, err
 	}
 	if opts.local() {
-		warnLocal(opts.Logger)
+		warnLocal(log)
 	}
 	return w, nil
 }

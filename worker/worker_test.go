@@ -19,11 +19,11 @@ import (
 func TestNothingPrintsASecret(t *testing.T) {
 	t.Parallel()
 	o := complete()
-	o.Token = "hunter2"
+	o.Token = "planted-hunter2-0123"
 	w, err := New(o)
 	require.NoError(t, err)
 	require.Empty(t, string(w.opts.Token), "it is kept in one place")
-	secrets := []string{"hunter2", w.reg.secret.Reveal()}
+	secrets := []string{"planted-hunter2-0123", w.reg.secret.Reveal()}
 	text, err := json.Marshal(map[string]any{"token": o.Token})
 	require.NoError(t, err)
 	var printed strings.Builder

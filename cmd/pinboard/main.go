@@ -8,6 +8,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -23,6 +24,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/pinboard-go/pinboard"
+	"github.com/pinboard-go/pinboard/internal/leak"
+	"github.com/pinboard-go/pinboard/internal/quiet"
 	"github.com/pinboard-go/pinboard/passport"
 )
 
@@ -45,20 +48,28 @@ func run(ctx context.Context, lookup func(string) (string, bool)) (status int) {
 		}
 		return 2
 	}
+	var certified *certificate // nil for plain HTTP
+	if env.CertFile != "" {
+		if certified, err = readCertificate(env.CertFile, env.KeyFile); err != nil {
+			fmt.Fprintln(os.Stderr, "pinboard:", err)
+			return 2
+		}
+	}
 	log, err := zap.NewProduction()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "pinboard: start logging:", err)
 		return 1
 	}
+	log = leak.Logger(log)
 	defer func() { _ = log.Sync() }()
-	if err := serve(ctx, env, log); err != nil {
+	if err := serve(ctx, env, certified, log); err != nil {
 		log.Error("stopped", zap.Error(err))
 		return 1
 	}
 	return 0
 }
 
-func serve(ctx context.Context, env pinboard.Environment, log *zap.Logger) error {
+func serve(ctx context.Context, env pinboard.Environment, certified *certificate, log *zap.Logger) error {
 	env.Options.Logger = log
 	if std, ok := env.Options.Passport.(*passport.Standard); ok {
 		std.LogTo(log)
@@ -90,10 +101,17 @@ func serve(ctx context.Context, env pinboard.Environment, log *zap.Logger) error
 		MaxHeaderBytes:    limits.URLBytes + limits.HeaderBytes + 4*limits.HeaderLines, // with ": " and the ends of lines
 		ErrorLog:          zap.NewStdLog(log.Named("http")),
 	}
+	speak(server, env.H2C, certified, log)
 	// Runs once the listener is closed, so that no new request is turned away.
 	server.RegisterOnShutdown(func() { _ = pb.Close() })
 	failed := make(chan error, 1)
-	go func() { failed <- server.Serve(listener) }()
+	go func() {
+		if certified != nil {
+			failed <- server.ServeTLS(listener, "", "")
+			return
+		}
+		failed <- server.Serve(listener)
+	}()
 	log.Info("listening", zap.Stringer("addr", listener.Addr()))
 	select {
 	case err := <-failed:
@@ -110,6 +128,38 @@ func serve(ctx context.Context, env pinboard.Environment, log *zap.Logger) error
 	return nil
 }
 
+// Limits on HTTP/2 connections.
+const (
+	maxStreams = 250
+	// streamBuffer and connBuffer are how many bytes of bodies wait for a
+	// worker that does not read: a few of those hold up nobody else's on the
+	// same connection. 4 MiB is more than net/http takes.
+	streamBuffer = 512 << 10
+	connBuffer   = 4<<20 - 1
+	// A connection is asked for a sign of life after pingAfter of silence, and
+	// given up after writeWait in which nothing could be written to it: clients
+	// vanish, and a stream would not notice.
+	pingAfter = 30 * time.Second
+	writeWait = 30 * time.Second
+)
+
+// speak says which protocols the server speaks: HTTP/1.1 always, HTTP/2 over
+// TLS and, if h2c, without it.
+func speak(server *http.Server, h2c bool, certified *certificate, log *zap.Logger) {
+	server.Protocols = new(http.Protocols)
+	server.Protocols.SetHTTP1(true)
+	server.Protocols.SetHTTP2(true)
+	server.Protocols.SetUnencryptedHTTP2(h2c)
+	server.HTTP2 = &http.HTTP2Config{
+		MaxConcurrentStreams: maxStreams, MaxReceiveBufferPerStream: streamBuffer, MaxReceiveBufferPerConnection: connBuffer,
+		SendPingTimeout: pingAfter, WriteByteTimeout: writeWait,
+	}
+	if certified != nil {
+		certified.logTo(log)
+		server.TLSConfig = &tls.Config{GetCertificate: certified.get, MinVersion: tls.VersionTLS12}
+	}
+}
+
 // dial waits until Redis can be reached: a server that starts before its Redis
 // needs no restart.
 func dial(ctx context.Context, option rueidis.ClientOption, log *zap.Logger) (rueidis.Client, error) {
@@ -118,11 +168,24 @@ func dial(ctx context.Context, option rueidis.ClientOption, log *zap.Logger) (ru
 		if err == nil {
 			return client, nil
 		}
-		log.Warn("waiting for Redis", zap.Error(err))
+		log.Warn("waiting for Redis", zap.String("error", withoutPassword(err, option)))
 		select {
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		case <-time.After(redisRetry):
 		}
 	}
+}
+
+// withoutPassword returns the text of an error of connecting. There are servers
+// and proxies that repeat the command that they do not understand, and the first
+// one holds the password.
+func withoutPassword(err error, option rueidis.ClientOption) string {
+	text := err.Error()
+	for _, secret := range []string{option.Password, option.Sentinel.Password} {
+		if secret != "" {
+			text = strings.ReplaceAll(text, secret, "[secret]")
+		}
+	}
+	return quiet.Redis(text)
 }

@@ -5,7 +5,9 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -18,7 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-const document = `{"providers":[{"type":"staticToken","id":"p","keys":[{"name":"k","token":"planted-token","scopes":["pinboard:operator"],` +
+const document = `{"providers":[{"type":"staticToken","id":"p","keys":[{"name":"k","token":"planted-token-of-an-operator","scopes":["pinboard:operator"],` +
 	`"claims":{"pinboard":{"namespaces":["*"]}}}]}]}`
 
 var binary string
@@ -42,7 +44,8 @@ func command(t *testing.T, env ...string) *exec.Cmd {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)
 	cmd := exec.CommandContext(ctx, binary)
-	cmd.Env = env
+	// For package leak, in builds where it does something.
+	cmd.Env = append([]string{"LEAKCHECK_DIR=" + os.Getenv("LEAKCHECK_DIR")}, env...)
 	return cmd
 }
 
@@ -103,7 +106,7 @@ func TestSIGTERMEndsWithStatus0(t *testing.T) {
 	tail, err := io.ReadAll(rest)
 	require.NoError(t, err)
 	require.NoError(t, cmd.Wait(), "exit status 0")
-	require.NotContains(t, string(tail), "planted-token")
+	require.NotContains(t, string(tail), "planted-token-of-an-operator")
 }
 
 // That the keys are not to be had is the one thing that operators must learn of
@@ -136,7 +139,7 @@ func TestKeysThatAreNotToBeHadAreLogged(t *testing.T) {
 func TestAServerBeforeItsRedisWaitsAndStillStopsOnSIGTERM(t *testing.T) {
 	t.Parallel()
 	// A port that nothing listens on: reserved by no one, refused at once.
-	cmd := command(t, "PINBOARD_PASSPORT="+document, "REDIS_URL=redis://:planted-token@127.0.0.1:1", "PORT=0")
+	cmd := command(t, "PINBOARD_PASSPORT="+document, "REDIS_URL=redis://:planted-token-of-an-operator@127.0.0.1:1", "PORT=0")
 	log, err := cmd.StderrPipe()
 	require.NoError(t, err)
 	require.NoError(t, cmd.Start())
@@ -148,5 +151,41 @@ func TestAServerBeforeItsRedisWaitsAndStillStopsOnSIGTERM(t *testing.T) {
 	tail, err := io.ReadAll(rest)
 	require.NoError(t, err)
 	require.NoError(t, cmd.Wait())
-	require.NotContains(t, line+string(tail), "planted-token")
+	require.NotContains(t, line+string(tail), "planted-token-of-an-operator")
+}
+
+// A server that is no Redis may answer with what it was sent.
+func TestAPasswordThatIsSentBackIsNotLogged(t *testing.T) {
+	t.Parallel()
+	for refusal, shown := range map[string]string{"ERR not now: %s": "[secret]", "ERR unknown command, with args beginning with: %s": "with args not shown"} {
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = listener.Close() })
+		go func() {
+			for {
+				conn, err := listener.Accept()
+				if err != nil {
+					return
+				}
+				buf := make([]byte, 4096)
+				n, _ := conn.Read(buf)
+				said := strings.ReplaceAll(string(buf[:n]), "\r\n", " ")
+				// To each of the four commands that are sent at once.
+				_, _ = io.WriteString(conn, strings.Repeat("-"+fmt.Sprintf(refusal, said)+"\r\n", 4))
+				_, _ = io.Copy(io.Discard, conn)
+				_ = conn.Close()
+			}
+		}()
+		cmd := command(t, "PINBOARD_PASSPORT="+document, "REDIS_URL=redis://planted-user:planted-password-of-redis@"+listener.Addr().String(), "PORT=0")
+		log, err := cmd.StderrPipe()
+		require.NoError(t, err)
+		require.NoError(t, cmd.Start())
+		line, err := bufio.NewReader(log).ReadString('\n')
+		require.NoError(t, err)
+		require.Contains(t, line, "waiting for Redis")
+		require.Contains(t, line, shown)
+		require.NotContains(t, line, "planted-password-of-redis")
+		require.NoError(t, cmd.Process.Kill())
+		_ = cmd.Wait()
+	}
 }

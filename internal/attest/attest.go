@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pinboard-go/pinboard/internal/leak"
 	"github.com/pinboard-go/pinboard/internal/wire"
 )
 
@@ -101,7 +102,9 @@ func Mint(secret wire.Secret, claims Claims, now time.Time) (string, error) {
 func sign(secret wire.Secret, input string) string {
 	mac := hmac.New(sha256.New, []byte(secret.Reveal()))
 	mac.Write([]byte(input))
-	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
+	signature := base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
+	leak.Secret(signature)
+	return signature
 }
 
 // Verify returns the claims of a token that was signed with secret for an

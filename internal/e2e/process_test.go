@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/pinboard-go/pinboard/internal/leak"
 )
 
 const (
@@ -73,7 +75,7 @@ func start(t *testing.T, name string, env []string, program string, args ...stri
 	p := &process{name: name, done: make(chan struct{})}
 	p.cmd = exec.Command(program, args...)
 	p.cmd.Env = append(withoutOurs(os.Environ()), env...)
-	p.cmd.Stdout, p.cmd.Stderr = &lines{to: p}, &lines{to: p}
+	p.cmd.Stdout, p.cmd.Stderr = leak.Tee(&lines{to: p}), leak.Tee(&lines{to: p})
 	p.cmd.WaitDelay = 5 * time.Second
 	endWithParent(p.cmd)
 	require.NoError(t, p.cmd.Start(), "start %s", name)

@@ -33,6 +33,7 @@ func TestServing(t *testing.T) {
 		t.Run("a WebSocket carries both ways", func(t *testing.T) { echoes(t, f) })
 		t.Run("an account arrives with subject, scopes and claims", func(t *testing.T) { tellsAccounts(t, f) })
 		t.Run("no token of pinboard's reaches a worker", func(t *testing.T) { hidesTokens(t, f) })
+		t.Run("no spelling of a forged header reaches a worker", func(t *testing.T) { dropsForgeries(t, f) })
 		t.Run("a worker refuses what does not come through pinboard", func(t *testing.T) { refusesDirectCalls(t, first) })
 		t.Run("instances call each other, caller and depth arrive", func(t *testing.T) { callsInstances(t, f, first, second) })
 		t.Run("a caller's own worker is preferred for what it calls first", func(t *testing.T) { prefersCallers(t, f, first, second) })
@@ -180,6 +181,29 @@ func hidesTokens(t *testing.T, f *fleet) {
 	require.Equal(t, "anonymous", got.Kind)
 	require.NotNil(t, got.Authorization)
 	require.Equal(t, "Bearer of-the-application", *got.Authorization)
+}
+
+// dropsForgeries has uvicorn in mind, which tells names in lower case, with
+// underscores as they are.
+func dropsForgeries(t *testing.T, f *fleet) {
+	for _, name := range []string{
+		"pinboard-attestation", "pinboard_attestation", "PINBOARD.ATTESTATION", "pinboard-epoch", "Pinboard_Epoch", "pinboard-subrequest-depth",
+		"pinboard_from", "pinboard_session", "pinboard.session.secret", "pinned-x", "pinned_x", "x_forwarded_for", "X.Forwarded.Host",
+	} {
+		var got struct {
+			Who     who
+			Headers [][2]string
+		}
+		f.client.call(t, http.MethodGet, room(f.url(), "m", "headers"), header(name, "forged"), header("x_kept", "1")).decode(t, &got)
+		require.Equal(t, "anonymous", got.Who.Kind, name)
+		require.Contains(t, got.Headers, [2]string{"x_kept", "1"}, name)
+		for _, sent := range got.Headers {
+			require.NotEqual(t, "forged", sent[1], name)
+			if strings.HasPrefix(sent[0], "pin") {
+				require.Contains(t, []string{"pinboard-attestation", "pinboard-epoch"}, sent[0], name)
+			}
+		}
+	}
 }
 
 func refusesDirectCalls(t *testing.T, w *worker) {

@@ -23,6 +23,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pinboard-go/pinboard/internal/faults"
+	"github.com/pinboard-go/pinboard/internal/leak"
 	"github.com/pinboard-go/pinboard/internal/redistest"
 )
 
@@ -119,14 +120,16 @@ var usual = plan{workers: workerCount, lease: lease, idle: idle, lawless: -1}
 // newFleet starts a fleet. Its directory is removed unless the test fails.
 func newFleet(t *testing.T, p plan) *fleet {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "pinboard-faults-")
+	dir, err := os.MkdirTemp(leak.Dir(), "pinboard-faults-")
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("journals and outputs are kept in %s", dir)
 			return
 		}
-		_ = os.RemoveAll(dir)
+		if leak.Dir() == "" { // else it is looked through
+			_ = os.RemoveAll(dir)
+		}
 	})
 	f := &fleet{
 		dir: dir, token: "fleet-" + rand.Text(), lease: p.lease, idle: p.idle, unguarded: map[string]bool{},

@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"net/http"
 	"strconv"
+
+	"github.com/pinboard-go/pinboard/internal/leak"
 )
 
 // Write answers with the status and the body, which no cache may keep. It panics
@@ -15,6 +17,7 @@ func Write(w http.ResponseWriter, status int, body any) {
 	if err != nil {
 		panic(err)
 	}
+	leak.Said(text)
 	h := w.Header()
 	h.Set("Content-Type", "application/json")
 	h.Set("Cache-Control", "no-store")

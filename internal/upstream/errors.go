@@ -1,6 +1,9 @@
 package upstream
 
-import "errors"
+import (
+	"errors"
+	"fmt"
+)
 
 // Error is how a request ended that got no answer. It says what a caller must
 // know before it tries elsewhere.
@@ -22,10 +25,13 @@ func (e *Error) Error() string { return e.Err.Error() }
 // Unwrap returns Err.
 func (e *Error) Unwrap() error { return e.Err }
 
+// ErrMalformedAnswer is returned, wrapped with what is wrong, for an answer that
+// can't be read, or be read in two ways. No such error has text of the worker's.
+var ErrMalformedAnswer = errors.New("the worker's answer is malformed")
+
 var (
-	errMalformed = errors.New("the worker's answer is malformed")
-	errTooLong   = errors.New("the head of the worker's answer is too long")
-	errSurplus   = errors.New("the body is longer than was said")
-	errShort     = errors.New("the body is shorter than was said")
-	errClosed    = errors.New("the answer was given up")
+	errTooLong = fmt.Errorf("%w: its head is too long", ErrMalformedAnswer)
+	errSurplus = errors.New("the body is longer than was said")
+	errShort   = errors.New("the body is shorter than was said")
+	errClosed  = errors.New("the answer was given up")
 )

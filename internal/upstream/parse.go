@@ -52,7 +52,7 @@ const (
 
 // malformed is an error that says no more than what is wrong: the worker's text
 // may hold what must not get into a log.
-func malformed(what string) error { return fmt.Errorf("%w: %s", errMalformed, what) }
+func malformed(what string) error { return fmt.Errorf("%w: %s", ErrMalformedAnswer, what) }
 
 // parseStatus reads a status line, without its end.
 func parseStatus(line string) (status int, minor byte, err error) {

@@ -35,7 +35,7 @@ type Register struct {
 	Headroom       float64
 	Draining       bool
 	Challenge      string
-	ChallengeValue string
+	ChallengeValue Secret
 	PrevSessionID  string
 	// Instances maps a namespace to the ids that are live in the worker. The
 	// names in it are as sent: they may be invalid.
@@ -62,7 +62,7 @@ func ParseRegister(body []byte) (*Register, error) {
 		Headroom:       o.amount("headroom"),
 		Draining:       o.boolean("draining"),
 		Challenge:      o.text("challenge", maxTokenBytes),
-		ChallengeValue: o.text("challengeValue", maxTokenBytes),
+		ChallengeValue: NewSecret(o.text("challengeValue", maxTokenBytes)),
 		PrevSessionID:  o.optionalText("prevSessionId", maxTokenBytes),
 		Hostname:       o.optionalText("hostname", maxTokenBytes),
 		Env:            o.optionalText("env", maxTokenBytes),
@@ -142,19 +142,32 @@ func (r *Register) MarshalJSON() ([]byte, error) {
 		Epoch          int64               `json:"epoch,omitempty"`
 	}{
 		r.ClientID, r.Secret.Reveal(), r.Namespaces, r.AdvertiseURL, r.Headroom, r.Draining,
-		r.Challenge, r.ChallengeValue, r.PrevSessionID, r.Instances,
+		r.Challenge, r.ChallengeValue.Reveal(), r.PrevSessionID, r.Instances,
 		r.Hostname, r.Env, r.Takeover, r.Envs, r.Epoch,
 	})
 }
 
 // Heartbeat is the body of POST /registry/heartbeat (protocol §2).
 type Heartbeat struct {
-	SessionID      string   `json:"sessionId"`
-	Headroom       float64  `json:"headroom"`
-	Draining       bool     `json:"draining"`
-	Challenge      string   `json:"challenge"`
-	ChallengeValue string   `json:"challengeValue"`
-	Acks           []string `json:"acks,omitempty"`
+	SessionID      string
+	Headroom       float64
+	Draining       bool
+	Challenge      string
+	ChallengeValue Secret
+	Acks           []string
+}
+
+// MarshalJSON writes the heartbeat as a worker sends it, secret included: a
+// *Heartbeat is a body to send, not a value to log.
+func (h *Heartbeat) MarshalJSON() ([]byte, error) {
+	return json.Marshal(struct {
+		SessionID      string   `json:"sessionId"`
+		Headroom       float64  `json:"headroom"`
+		Draining       bool     `json:"draining"`
+		Challenge      string   `json:"challenge"`
+		ChallengeValue string   `json:"challengeValue"`
+		Acks           []string `json:"acks,omitempty"`
+	}{h.SessionID, h.Headroom, h.Draining, h.Challenge, h.ChallengeValue.Reveal(), h.Acks})
 }
 
 // ParseHeartbeat reads a heartbeat; see ParseRegister for its errors.
@@ -168,7 +181,7 @@ func ParseHeartbeat(body []byte) (*Heartbeat, error) {
 		Headroom:       o.amount("headroom"),
 		Draining:       o.boolean("draining"),
 		Challenge:      o.text("challenge", maxTokenBytes),
-		ChallengeValue: o.text("challengeValue", maxTokenBytes),
+		ChallengeValue: NewSecret(o.text("challengeValue", maxTokenBytes)),
 	}
 	if o.has("acks") {
 		h.Acks = o.texts("acks")

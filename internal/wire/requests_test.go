@@ -222,7 +222,7 @@ func TestRegistrationIsReadWhole(t *testing.T) {
 	r.Secret = wire.Secret{}
 	require.Equal(t, &wire.Register{
 		ClientID: "c1", Namespaces: []string{"/a", "/b"}, AdvertiseURL: "http://10.0.0.1:8000", Headroom: 12,
-		Challenge: "q", ChallengeValue: "a", PrevSessionID: "s0",
+		Challenge: "q", ChallengeValue: wire.NewSecret("a"), PrevSessionID: "s0",
 		Instances: map[string][]string{"/a": {"x", "y z"}, "/zzz": {}},
 		Hostname:  "app.example", Env: "blue", Envs: map[string]string{"/a": "green"}, Takeover: "wind_down", Epoch: 7,
 	}, r)
@@ -344,7 +344,7 @@ func TestWhatAWorkerSendsIsReadBack(t *testing.T) {
 	t.Parallel()
 	r := &wire.Register{
 		ClientID: "c", Secret: wire.NewSecret(hush), Namespaces: []string{"/a", "/b"}, AdvertiseURL: "http://h", Headroom: 1.5,
-		Draining: true, Challenge: "q", ChallengeValue: "v", PrevSessionID: "p", Instances: map[string][]string{"/a": {"x"}},
+		Draining: true, Challenge: "q", ChallengeValue: wire.NewSecret("v"), PrevSessionID: "p", Instances: map[string][]string{"/a": {"x"}},
 		Hostname: "h", Env: "e", Takeover: "deny", Envs: map[string]string{"/a": "f"}, Epoch: 3,
 	}
 	text, err := json.Marshal(r)
@@ -355,7 +355,7 @@ func TestWhatAWorkerSendsIsReadBack(t *testing.T) {
 	got.Secret = r.Secret
 	require.Equal(t, r, got)
 
-	h := &wire.Heartbeat{SessionID: "s", Headroom: 0, Draining: true, Challenge: "q", ChallengeValue: "v", Acks: []string{"m"}}
+	h := &wire.Heartbeat{SessionID: "s", Headroom: 0, Draining: true, Challenge: "q", ChallengeValue: wire.NewSecret("v"), Acks: []string{"m"}}
 	text, err = json.Marshal(h)
 	require.NoError(t, err)
 	gotBeat, err := wire.ParseHeartbeat(text)

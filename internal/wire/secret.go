@@ -4,6 +4,8 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"fmt"
+
+	"github.com/pinboard-go/pinboard/internal/leak"
 )
 
 // Secret is a text that is never printed: no fmt verb, logger or JSON encoder
@@ -13,7 +15,10 @@ import (
 type Secret struct{ text *string }
 
 // NewSecret wraps text.
-func NewSecret(text string) Secret { return Secret{text: &text} }
+func NewSecret(text string) Secret {
+	leak.Secret(text)
+	return Secret{text: &text}
+}
 
 // Reveal returns the text, for signing and for sending it where it belongs.
 func (s Secret) Reveal() string {

@@ -35,7 +35,7 @@ func showings() map[string]any {
 		"value": s, "pointer": &s, "list": []wire.Secret{s}, "map": map[string]wire.Secret{"s": s},
 		"key": map[wire.Secret]int{s: 1}, "exported": struct{ S wire.Secret }{s}, "embedded": struct{ wire.Secret }{s},
 		"unexported": h, "pointer to unexported": &h, "nested": []any{struct{ h *holder }{&h}, h},
-		"registration": wire.Register{Secret: s},
+		"registration": wire.Register{Secret: s, ChallengeValue: s}, "heartbeat": wire.Heartbeat{ChallengeValue: s},
 	}
 }
 

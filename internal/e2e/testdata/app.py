@@ -149,6 +149,12 @@ class Room(PinnedAPI):
     async def who(self, request: Request) -> dict[str, Any]:
         return caller(request) | {"authorization": request.headers.get("authorization")}
 
+    @route.get("/headers")
+    async def headers(self, request: Request) -> dict[str, Any]:
+        """Tell who called, and what headers the application sees."""
+        pairs = [[name, value] for name, value in request.headers.items()]
+        return {"who": caller(request), "headers": pairs}
+
     @route.post("/relay")
     async def relay(self, request: Request) -> dict[str, Any]:
         """Tell who called, and relay the rest of the path in the body."""

@@ -3,11 +3,13 @@ package redis
 import (
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/redis/rueidis"
 
+	"github.com/pinboard-go/pinboard/internal/quiet"
 	"github.com/pinboard-go/pinboard/internal/store"
 )
 
@@ -43,6 +45,12 @@ func failed(script string, err error) *answer {
 
 func (a *answer) fail(err error) {
 	if err != nil && a.err == nil {
+		if said, ok := rueidis.IsRedisErr(err); ok {
+			err = errors.New(quiet.Redis(said.Error())) // it may repeat the command
+		}
+		if _, ok := errors.AsType[*strconv.NumError](err); ok {
+			err = errForm // it quotes what is no number
+		}
 		a.err = fmt.Errorf("redis %s: %w", a.script, err)
 		a.values = nil
 	}

@@ -13,6 +13,8 @@ const (
 	// drift is by how much Redis' clock may run faster than this node's, as one
 	// that is slewed does: a thousandth.
 	drift = 1000
+	// maxClocks is how many buckets are known at once; then the node begins anew.
+	maxClocks = 10_000
 )
 
 // clocks is what a node knows of the wall clocks of Redis, one for each bucket,
@@ -51,7 +53,7 @@ func (c *clocks) limit(bucket bucketKeys, now time.Time) (micros int64) {
 func (c *clocks) heard(bucket bucketKeys, asked time.Time, micros int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.byBucket == nil {
+	if c.byBucket == nil || len(c.byBucket) >= maxClocks {
 		c.byBucket = map[bucketKeys]reading{}
 	}
 	if asked.After(c.byBucket[bucket].asked) {

@@ -26,12 +26,15 @@
 //	                   live as c:CLIENT
 //	sweep      string  the node that sweeps now; lives for seconds
 //	live       zset    sids by end of lease: a hint, its members may have lapsed
-//	namespaces set     all that are remembered: until a while after their last
-//	                   client is not
+//	namespaces set     the bindings that are swept: all that were registered and
+//	                   not forgotten since
+//	floor      string  the highest epoch of the bindings that were forgotten
 //
 // Of a bucket:
 //
-//	s:SID      hash    a session in this bucket; it lives as long as the lease
+//	s:SID      hash    a session in this bucket; it lives as long as the lease.
+//	                   Of its rows, taken counts those placed since its last
+//	                   heartbeat, and rows all others
 //	r:LEAF     hash    rows, id to "epoch sid"
 //	leaves     string  a bitmap of the r: keys that exist
 //	meta       hash    last epoch, quarantine, version of the candidates, state
@@ -97,6 +100,15 @@
 // bindings: the one without a host name has the names in hosts, and says
 // elsewhere; the one under the name knows when its last session ended, and
 // decides for how long that still counts.
+//
+// # What is forgotten
+//
+// A binding with no sessions, no clients and no rows in any bucket, which no
+// client has registered that is remembered, is forgotten by a sweep: about a day
+// after its last worker. Its buckets lose their memory. The highest of their
+// epochs goes to floor first, which registrations bring to new buckets, so that
+// epochs rise even where the clock was set back. If it comes back it has a
+// quarantine.
 //
 // # Calls that run twice
 //

@@ -33,7 +33,7 @@ func (d *directory) scan(t *testing.T) []string {
 
 func registration(client string) store.Registration {
 	return store.Registration{
-		SessionID: rand.Text(), ClientID: client, Secret: wire.NewSecret("secret of " + client),
+		SessionID: rand.Text(), ClientID: client, Secret: wire.NewSecret("planted secret of session " + client),
 		Namespaces: []string{"/counters"}, AdvertiseURL: "http://" + client, Headroom: 1000,
 	}
 }
@@ -153,7 +153,7 @@ func TestAClientsEntryInABucketIsForgottenInTheEnd(t *testing.T) {
 	b.lapse(t, "new")
 	long := fmt.Sprint(time.Now().Add(-entryMemory - time.Minute).UnixMilli())
 	b.do1(t, "HSET", b.clients(), "a", "1 "+long+" lives", "b", "1 "+long+" gone")
-	_, _, err := b.directory.sweep(t.Context(), []bucketKeys{b.bucketKeys})
+	_, _, err := b.sweeping().sweep(t.Context(), []bucketKeys{b.bucketKeys})
 	require.NoError(t, err)
 	require.Equal(t, "1", b.do1(t, "HEXISTS", b.clients(), "a"))
 	require.Equal(t, "0", b.do1(t, "HEXISTS", b.clients(), "b"))

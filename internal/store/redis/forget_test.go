@@ -2,33 +2,41 @@ package redis
 
 import (
 	"context"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
 
 	"github.com/pinboard-go/pinboard/internal/store"
 )
 
-// unremembered has the fleet's memory of all clients be over, as a day after
-// their last session.
-func (d *directory) unremembered(t *testing.T) {
-	t.Helper()
-	for _, key := range d.scan(t) {
-		rest, fleet := strings.CutPrefix(key, string(d.keys.fleet()))
-		if fleet && slices.Contains([]string{"c", "g", "m", "w", "x"}, strings.Split(rest, ":")[0]) {
-			require.NoError(t, d.client.Do(t.Context(), d.client.B().Del().Key(key).Build()).Error())
-		}
-	}
+const binding = "preview-1.example/counters"
+
+func onHost(client string) store.Registration {
+	r := registration(client)
+	r.Hostname = "preview-1.example"
+	r.Instances = map[string][]string{"/counters": {"x"}}
+	return r
 }
 
-func (d *directory) known(t *testing.T) []string {
+// abandon lets a worker with a host name come and go, long ago: what is
+// remembered for a day, or an hour, is over. Its last epoch is one of the future,
+// as if the clock had been set back since.
+func (d *directory) abandon(t *testing.T, epoch string) {
 	t.Helper()
-	names, err := d.client.Do(t.Context(), d.client.B().Smembers().Key(d.keys.fleet().namespaces()).Build()).AsStrSlice()
+	r := onHost("a")
+	_, err := d.Register(t.Context(), r)
 	require.NoError(t, err)
-	return names
+	require.NoError(t, d.Deregister(t.Context(), r.SessionID))
+	d.sweepAll(t)
+	require.True(t, d.listed(t), "the client is remembered")
+	d.do1(t, "DEL", string(d.keys.fleet())+"g:"+escape(binding))
+	for _, b := range d.keys.buckets([]string{binding}) {
+		d.do1(t, "DEL", b.clients())
+		d.do1(t, "HSET", b.meta(), "epoch", epoch)
+	}
 }
 
 func (d *directory) sweepAll(t *testing.T) {
@@ -40,87 +48,119 @@ func (d *directory) sweepAll(t *testing.T) {
 	}
 }
 
-// forgetClients takes away the buckets' entries of clients, which are kept for
-// an hour.
-func (d *directory) forgetClients(t *testing.T) {
+func (d *directory) listed(t *testing.T) bool {
 	t.Helper()
-	for _, b := range d.keys.buckets(d.known(t)) {
-		require.NoError(t, d.client.Do(t.Context(), d.client.B().Del().Key(b.clients()).Build()).Error())
-	}
+	return d.do1(t, "SISMEMBER", d.keys.fleet().namespaces(), binding) == "1"
 }
 
-func TestABindingThatNobodyRemembersIsForgotten(t *testing.T) {
+func (d *directory) epochOf(t *testing.T, id string) int64 {
+	t.Helper()
+	row, err := d.Lookup(t.Context(), binding, id)
+	require.NoError(t, err)
+	return row.Epoch
+}
+
+const future = int64(1) << 52
+
+func TestABindingThatNobodyUsesAnyMoreIsForgottenAndItsEpochsStillRise(t *testing.T) {
 	t.Parallel()
 	d := open(t, time.Hour)
-	var sessions []string
-	for _, hostname := range []string{"", "a.example", "b.example"} {
-		r := registration("client" + hostname)
-		r.Hostname = hostname
-		r.Instances = map[string][]string{"/counters": {"x"}}
-		_, err := d.Register(t.Context(), r)
-		require.NoError(t, err)
-		require.NoError(t, d.Activate(t.Context(), r.SessionID))
-		sessions = append(sessions, r.SessionID)
-	}
-	require.Len(t, d.known(t), 3)
-	for _, sid := range sessions {
-		require.NoError(t, d.Deregister(t.Context(), sid))
-	}
+	d.keys.shards = 3
+	d.abandon(t, "4503599627370496")
 	d.sweepAll(t)
-	require.Len(t, d.known(t), 3, "a day has not passed")
-	d.unremembered(t)
-	d.sweepAll(t)
-	require.Len(t, d.known(t), 3, "late registrations are kept out for an hour")
-
-	d.forgetClients(t)
-	d.sweepAll(t)
-	require.Empty(t, d.known(t))
+	require.False(t, d.listed(t))
 	for _, key := range d.scan(t) {
-		require.True(t, strings.HasSuffix(key, ":hosts"), "left behind: %s", key) // it has a TTL
+		for _, b := range d.keys.buckets([]string{binding}) {
+			require.False(t, strings.HasPrefix(key, string(b)), key)
+		}
 	}
-	d.joined(t, "again")
-	require.Len(t, d.known(t), 1)
+
+	_, err := d.Register(t.Context(), onHost("b"))
+	require.NoError(t, err)
+	require.True(t, d.listed(t))
+	require.Greater(t, d.epochOf(t, "x"), future)
+	d.sweepAll(t)
+	require.True(t, d.listed(t))
 }
 
-// A worker may register between the steps of forgetting.
-func TestABindingThatIsServedAgainIsNotForgotten(t *testing.T) {
+// What one bucket still has keeps the whole binding.
+func TestABindingIsKeptForWhatAnyBucketHas(t *testing.T) {
 	t.Parallel()
-	d := open(t, time.Hour)
-	require.NoError(t, d.Deregister(t.Context(), d.joined(t, "a")))
-	d.sweepAll(t)
-	d.unremembered(t)
-	d.forgetClients(t)
-	vacant, err := d.vacant(t.Context(), d.known(t), false)
-	require.NoError(t, err)
-	require.Equal(t, []string{"/counters"}, vacant)
-	sid := d.joined(t, "b")
-	b := d.keys.bucket("/counters", 0)
-	answer := d.run(t.Context(), forgetScript.with([]string{b.meta(), b.sessions(), b.candidates(), b.clients(), b.leaves()}))
-	require.False(t, answer.flag(), "its bucket is in use")
-	vacant, err = d.vacant(t.Context(), vacant, true)
-	require.NoError(t, err)
-	require.Empty(t, vacant)
-	require.Len(t, d.known(t), 1)
-	res, err := d.Resolve(t.Context(), store.Request{Namespace: "/counters", ID: "x", View: store.AnyView, BalanceFactor: 1})
-	require.NoError(t, err)
-	require.NotEqual(t, store.UnknownNamespace, res.Outcome)
-	_, err = d.Session(context.Background(), sid)
-	require.NoError(t, err)
+	for _, what := range []string{"sessions", "clients", "rows"} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			d := open(t, time.Hour)
+			d.keys.shards = 2
+			d.abandon(t, "5")
+			b := d.keys.bucket(binding, 1)
+			switch what {
+			case "sessions":
+				d.do1(t, "ZADD", b.sessions(), "1e15", "s")
+			case "clients":
+				d.do1(t, "HSET", b.clients(), "a", "1 99999999999999")
+			case "rows":
+				d.do1(t, "SETBIT", b.leaves(), "77", "1")
+			}
+			d.sweepAll(t)
+			require.True(t, d.listed(t))
+			require.Equal(t, "5", d.do1(t, "HGET", b.meta(), "epoch"))
+		})
+	}
 }
 
-// A row keeps its binding: nobody else would take it away.
-func TestABindingWithRowsIsNotForgotten(t *testing.T) {
+// interposing is a client that does something just before the nth run of a script.
+type interposing struct {
+	rueidis.Client
+	script *script
+	n      int
+	do     func()
+}
+
+func (b *interposing) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
+	if cmd.Commands()[1] == b.script.digest {
+		if b.n--; b.n == 0 {
+			b.do()
+		}
+	}
+	return b.Client.Do(ctx, cmd)
+}
+
+func TestARegistrationMeanwhileKeepsABindingAndItsEpochs(t *testing.T) {
 	t.Parallel()
-	d := open(t, time.Hour)
-	r := registration("a")
-	r.Instances = map[string][]string{"/counters": {"x"}}
-	_, err := d.Register(t.Context(), r)
-	require.NoError(t, err)
-	require.NoError(t, d.Deregister(t.Context(), r.SessionID))
-	d.unremembered(t)
-	d.forgetClients(t)
-	require.NoError(t, d.forget(t.Context(), d.known(t)))
-	require.Len(t, d.known(t), 1)
-	d.sweepAll(t)
-	require.Empty(t, d.known(t))
+	for name, c := range map[string]struct {
+		script *script
+		n      int
+	}{
+		"before the epochs are remembered": {script: forgetScript, n: 1},
+		"before the buckets are removed":   {script: vacantScript, n: 1},
+		"before it is taken off the list":  {script: forgetScript, n: 2},
+	} {
+		for half, steps := range map[string]bool{"whole": false, "joining later": true} {
+			t.Run(name+", "+half, func(t *testing.T) {
+				t.Parallel()
+				d := open(t, time.Hour)
+				d.abandon(t, "4503599627370496")
+				r := onHost("b")
+				var later *registering
+				d.client = &interposing{Client: d.client, script: c.script, n: c.n, do: func() {
+					var err error
+					if steps {
+						later, err = d.admit(t.Context(), &r)
+					} else {
+						_, err = d.Register(t.Context(), r)
+					}
+					require.NoError(t, err)
+				}}
+				d.sweepAll(t)
+				if steps {
+					require.NoError(t, d.join(t.Context(), later))
+					_, err := d.reclaim(t.Context(), later)
+					require.NoError(t, err)
+				}
+				require.True(t, d.listed(t))
+				require.Greater(t, d.epochOf(t, "x"), future)
+				bucketOf{directory: d, bucketKeys: d.keys.bucket(binding, 0)}.consistent(t)
+			})
+		}
+	}
 }

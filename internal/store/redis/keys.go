@@ -44,9 +44,10 @@ func (k keys) buckets(bindings []string) []bucketKeys {
 
 const (
 	// leavesPerNamespace is into how many hashes the rows of a namespace are
-	// spread: few enough to walk them, so many that a million rows leave each
-	// of them small, which Redis then packs (hash-max-listpack-entries).
-	leavesPerNamespace = 16384
+	// spread: few enough to walk them, so many that ten million rows leave each
+	// of them small. Redis packs small hashes (hash-max-listpack-entries), and
+	// looks through the whole of a packed one for a field.
+	leavesPerNamespace = 65536
 	// minLeaves bounds how few a bucket has where there are many shards.
 	minLeaves = 256
 )
@@ -71,6 +72,7 @@ func (b fleetKeys) superseded(sid string) string    { return string(b) + "x:" + 
 func (b fleetKeys) live() string                    { return string(b) + "live" }
 func (b fleetKeys) namespaces() string              { return string(b) + "namespaces" }
 func (b fleetKeys) sweep() string                   { return string(b) + "sweep" }
+func (b fleetKeys) floor() string                   { return string(b) + "floor" }
 
 // bucketKeys makes the keys of one bucket.
 type bucketKeys string

@@ -23,6 +23,7 @@ func (b *Backend) Open(cfg store.Config) store.Store {
 		client: b.client,
 		keys:   keys{prefix: cfg.Prefix, shards: cfg.Shards},
 		lease:  max(1, cfg.LeaseTTL.Milliseconds()),
+		bulk:   make(chan struct{}, maxBulk),
 	}
 }
 
@@ -33,6 +34,7 @@ type directory struct {
 	lease  int64 // ms
 	sweeps rotation
 	clocks clocks
+	bulk   chan struct{} // has one for each part of long work that is under way
 }
 
 // memory is store.ClientMemory in milliseconds.

@@ -59,6 +59,7 @@ type registering struct {
 	// the bindings in which sessions of the client may be recorded.
 	sids   string
 	spaces []string
+	floor  int64 // the epoch above which a bucket without memory begins
 	// others are the sessions of other clients that gave way.
 	others []other
 }
@@ -107,7 +108,7 @@ func (d *directory) admit(ctx context.Context, reg *store.Registration) (*regist
 	c := registerScript.with(
 		[]string{
 			fleet.session(reg.SessionID), fleet.client(reg.ClientID), fleet.messages(reg.ClientID),
-			fleet.url(url), fleet.live(), fleet.namespaces(),
+			fleet.url(url), fleet.live(), fleet.namespaces(), fleet.floor(),
 		},
 		string(fleet), reg.SessionID, reg.ClientID, digest(reg.Secret), d.lease, memory,
 		reg.Headroom, reg.Draining, strings.Join(reg.Bindings(), "\n"), string(text), url, maxFormer,
@@ -133,6 +134,7 @@ func (d *directory) admit(ctx context.Context, reg *store.Registration) (*regist
 		}
 		r := &registering{
 			Registration: reg, generation: a.int(), lineage: a.int(), drain: a.drain(), sids: a.text(), spaces: a.lines(),
+			floor: a.int(),
 		}
 		r.others = append(early, readOthers(a)...)
 		return r, a.err
@@ -149,7 +151,7 @@ func (d *directory) join(ctx context.Context, r *registering) error {
 	for _, b := range d.keys.buckets(r.Bindings()) {
 		calls = append(calls, joinScript.with(
 			[]string{b.meta(), b.sessions(), b.candidates(), b.clients(), b.session(r.SessionID)},
-			string(b), r.SessionID, r.ClientID, r.generation, r.lineage, d.lease, r.Headroom,
+			string(b), r.SessionID, r.ClientID, r.generation, r.lineage, d.lease, r.Headroom, r.floor,
 		))
 	}
 	joins := len(calls)
@@ -183,11 +185,11 @@ func (d *directory) reclaim(ctx context.Context, r *registering) (duplicates []w
 		for _, n := range g.items {
 			args = append(args, refs[n].ID, d.keys.leaf(refs[n].ID))
 		}
-		calls[i] = reclaimScript.with([]string{g.bucket.meta(), g.bucket.leaves(), g.bucket.session(r.SessionID)}, args...)
+		calls[i] = reclaimScript.with([]string{g.bucket.meta(), g.bucket.session(r.SessionID)}, args...)
 	}
 	var taken []int // by others
 	for _, some := range inParts(calls) {
-		answers := d.runAll(ctx, some)
+		answers := d.runBulk(ctx, some)
 		for i, a := range answers {
 			if a.int() < 0 {
 				return nil, store.ErrOvertaken

@@ -8,9 +8,13 @@ import (
 	"github.com/pinboard-go/pinboard/internal/store"
 )
 
-// maxAgain bounds how often a placement is asked for again because lapsed
-// sessions had to be cleared first. Each time clears 32 of them.
-const maxAgain = 1000
+const (
+	// maxAgain bounds how often a placement is asked for again because lapsed
+	// sessions had to be cleared first, and
+	maxAgain = 1000
+	// clearTogether how many are cleared each time.
+	clearTogether = 32
+)
 
 // What resolve.lua answers besides the outcomes of store.Outcome.
 const (
@@ -33,6 +37,9 @@ func (d *directory) Resolve(ctx context.Context, req store.Request) (store.Resul
 			set = set || time.Since(sent) < lateness // else it may just have come late
 			continue
 		case outcome == outcomeAgain:
+			if err := d.clear(ctx, req, a.text()); err != nil {
+				return store.Result{}, err
+			}
 			continue
 		}
 		res := result(outcome, a)
@@ -48,18 +55,28 @@ func (d *directory) Resolve(ctx context.Context, req store.Request) (store.Resul
 	return store.Result{}, fmt.Errorf("redis resolve: no end of lapsed sessions in %s", req.Namespace)
 }
 
-func (d *directory) resolveCall(req store.Request, limit int64, stepped bool) call {
+// clear clears a lapsed session that a placement met, and others.
+func (d *directory) clear(ctx context.Context, req store.Request, sid string) error {
+	b := d.keys.of(store.Bind(req.Hostname, req.Namespace), req.ID)
+	return d.run(ctx, lapsedScript.with(
+		[]string{b.meta(), b.sessions(), b.candidates()}, string(b), sid, clearTogether,
+	)).err
+}
+
+func (d *directory) resolveCall(req store.Request, limit int64, set bool) call {
 	bucket, leaf := d.keys.of(store.Bind(req.Hostname, req.Namespace), req.ID), d.keys.leaf(req.ID)
-	keys := []string{
-		bucket.meta(), bucket.sessions(), bucket.candidates(), bucket.clients(), bucket.leaves(), bucket.rows(leaf),
-		bucket.hosts(),
+	keys := []string{bucket.meta(), bucket.candidates(), bucket.rows(leaf)}
+	// Each argument costs Redis time: what few answers need is one of them.
+	found := 0
+	if set {
+		found = 1
 	}
-	args := []any{
-		string(bucket), req.ID, leaf, req.Preferred, req.View, req.BalanceFactor,
-		int64(req.Dice[0]), int64(req.Dice[1]), int64(req.Dice[2]), d.lease, req.Unless, limit, stepped,
-	}
+	rest := fmt.Sprintf("%d %d %d %d %d %d %d", leaf, d.lease, limit, found, req.Dice[0], req.Dice[1], req.Dice[2])
+	args := []any{string(bucket), req.ID, req.Preferred, req.View, req.BalanceFactor, rest}
 	if r := req.Refused; r != nil {
-		args = append(args, r.SessionID, r.ClientID, r.Epoch)
+		args = append(args, req.Unless, r.SessionID, r.ClientID, r.Epoch)
+	} else if req.Unless != "" {
+		args = append(args, req.Unless)
 	}
 	return resolveScript.with(keys, args...)
 }

@@ -22,15 +22,13 @@ func TestAskingForAnUnknownNamespaceCreatesNothing(t *testing.T) {
 	require.Empty(t, b.scan(t))
 }
 
-// resolve asks once, with the quarantine over.
-func (b bucketOf) resolve(t *testing.T, req store.Request) (outcome int64, sid string) {
+// resolve asks for an id of the bucket's namespace.
+func (b bucketOf) resolve(t *testing.T, req store.Request) (outcome store.Outcome, sid string) {
 	t.Helper()
 	req.Namespace = "/counters"
-	a := b.calling(t, b.resolveCall(req, 0, false))
-	if outcome = a.int(); a.more() {
-		sid = a.text()
-	}
-	return outcome, sid
+	res, err := b.Resolve(t.Context(), req)
+	require.NoError(t, err)
+	return res.Outcome, res.SessionID
 }
 
 func (b bucketOf) candidate(t *testing.T, sid string, headroom float64) {
@@ -79,7 +77,7 @@ func TestResolveClearsLapsedCandidatesThatItMeets(t *testing.T) {
 			outcome, sid := b.resolve(t, store.Request{
 				ID: "x", Preferred: c.preferred, View: store.AnyView, BalanceFactor: 2, Dice: c.dice,
 			})
-			require.Equal(t, int64(store.Placed), outcome)
+			require.Equal(t, store.Placed, outcome)
 			require.Equal(t, c.want, sid)
 			require.Equal(t, "2", b.do1(t, "ZCARD", b.candidates()))
 			require.NotEqual(t, before, b.do1(t, "HGET", b.meta(), "version"))
@@ -95,7 +93,7 @@ func TestResolveFindsTheOnlyCandidateLapsed(t *testing.T) {
 	b.lapse(t, "gone")
 	b.do1(t, "ZREM", b.sessions(), "gone")
 	outcome, _ := b.resolve(t, store.Request{ID: "x", View: store.AnyView, BalanceFactor: 2})
-	require.Equal(t, int64(store.NoCandidate), outcome)
+	require.Equal(t, store.NoCandidate, outcome)
 }
 
 func TestEpochsFollowTheClockAndTheLastEpoch(t *testing.T) {
@@ -128,7 +126,7 @@ func TestAPlacementEndsTheQuarantineForGood(t *testing.T) {
 	over := strconv.FormatInt(time.Now().UnixMilli()-1, 10)
 	b.do1(t, "HSET", b.meta(), "quarantine", over, "quarantined", "5000")
 	outcome, _ := b.resolve(t, store.Request{ID: "x", View: store.AnyView, BalanceFactor: 2})
-	require.Equal(t, int64(store.Placed), outcome)
+	require.Equal(t, store.Placed, outcome)
 	require.Equal(t, "0", b.do1(t, "HGET", b.meta(), "quarantine"), "a clock that is set back does not revive it")
 }
 
@@ -140,15 +138,16 @@ func TestRowsAreSweptWhoeverNoticesALapse(t *testing.T) {
 	require.Equal(t, []int64{0}, b.reclaim(t, "s", "client of s", "s", "x", "y"))
 	b.lapse(t, "s")
 	outcome, _ := b.resolve(t, store.Request{ID: "z", View: store.AnyView, BalanceFactor: 2})
-	require.Equal(t, int64(store.UnknownNamespace), outcome)
+	require.Equal(t, store.UnknownNamespace, outcome)
 	require.Equal(t, "0", b.do1(t, "ZCARD", b.candidates()))
-	removed, more, err := b.directory.sweep(t.Context(), []bucketKeys{b.bucketKeys})
+	removed, more, err := b.sweeping().sweep(t.Context(), []bucketKeys{b.bucketKeys})
 	require.NoError(t, err)
 	require.False(t, more)
 	require.Equal(t, 2, removed)
 }
 
-func TestResolveAsksToBeAskedAgainWhenManyHaveLapsed(t *testing.T) {
+// One run of a script does little, however many have lapsed.
+func TestResolveGetsPastManyLapsedSessions(t *testing.T) {
 	t.Parallel()
 	b := openBucket(t)
 	const gone = 80
@@ -159,21 +158,30 @@ func TestResolveAsksToBeAskedAgainWhenManyHaveLapsed(t *testing.T) {
 	for i := range gone {
 		b.lapse(t, fmt.Sprint("gone", i))
 	}
-	req := store.Request{ID: "x", View: store.AnyView, BalanceFactor: 2}
-	outcome, _ := b.resolve(t, req)
-	require.Zero(t, outcome)
-	require.NotEqual(t, strconv.Itoa(gone+1), b.do1(t, "ZCARD", b.candidates()))
-	req.Namespace = "/counters"
-	res, err := b.Resolve(t.Context(), req)
-	require.NoError(t, err)
-	require.Equal(t, store.Placed, res.Outcome)
-	require.Equal(t, "lives", res.SessionID)
+	req := store.Request{Namespace: "/counters", ID: "x", View: store.AnyView, BalanceFactor: 2}
+	require.Zero(t, b.calling(t, b.resolveCall(req, 0, false)).int(), "it is to be asked again")
+	outcome, sid := b.resolve(t, req)
+	require.Equal(t, store.Placed, outcome)
+	require.Equal(t, "lives", sid)
 
 	b.lapse(t, "lives")
 	req.ID = "y"
-	res, err = b.Resolve(t.Context(), req)
-	require.NoError(t, err)
-	require.Equal(t, store.UnknownNamespace, res.Outcome)
+	outcome, _ = b.resolve(t, req)
+	require.Equal(t, store.UnknownNamespace, outcome)
+	require.Equal(t, "0", b.do1(t, "ZCARD", b.sessions()))
+}
+
+func TestWhereAllHaveLapsedTheyAreClearedTogether(t *testing.T) {
+	t.Parallel()
+	b := openBucket(t)
+	for i := range clearTogether + 1 {
+		b.candidate(t, fmt.Sprint("gone", i), float64(i))
+		b.lapse(t, fmt.Sprint("gone", i))
+	}
+	req := store.Request{Namespace: "/counters", ID: "x", View: store.AnyView, BalanceFactor: 2}
+	a := b.calling(t, b.resolveCall(req, 0, false))
+	require.Zero(t, a.int())
+	require.NoError(t, b.clear(t.Context(), req, a.text()))
 	require.Equal(t, "0", b.do1(t, "ZCARD", b.sessions()))
 }
 

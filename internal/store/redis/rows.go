@@ -13,9 +13,10 @@ import (
 	"github.com/pinboard-go/pinboard/internal/wire"
 )
 
-// batch is how many rows or records one script handles at most: about a
-// millisecond of Redis' time.
-const batch = 250
+// batch is how many rows or records one script handles at most: some tenths of a
+// millisecond of Redis' time, and a few milliseconds on a machine that has other
+// things to do.
+const batch = 100
 
 // found is a row as lookup.lua tells it; the zero value stands for none.
 type found struct {
@@ -106,7 +107,7 @@ func (d *directory) Release(ctx context.Context, releases []wire.Release) (int, 
 	}
 	freed := 0
 	for _, some := range inParts(calls) {
-		answers := d.runAll(ctx, some)
+		answers := d.runBulk(ctx, some)
 		for _, a := range answers {
 			freed += int(a.int())
 		}
@@ -115,6 +116,21 @@ func (d *directory) Release(ctx context.Context, releases []wire.Release) (int, 
 		}
 	}
 	return freed, nil
+}
+
+// maxBulk is how many parts of long work one node has under way: however many
+// workers come back at once, Redis gets to others in between.
+const maxBulk = 2
+
+// runBulk runs one part of long work when it is its turn.
+func (d *directory) runBulk(ctx context.Context, calls []call) []*answer {
+	select {
+	case d.bulk <- struct{}{}:
+		defer func() { <-d.bulk }()
+		return d.runAll(ctx, calls)
+	case <-ctx.Done():
+		return allFailed(calls, ctx.Err())
+	}
 }
 
 // inParts splits long work, so that other calls on the same connection do not
@@ -151,7 +167,7 @@ func (d *directory) position(cursor string) (position, error) {
 
 const (
 	// maxWalk bounds the rows that one call looks at in a bucket, and
-	maxWalk = 500
+	maxWalk = 250
 	// maxShards the buckets that one page asks.
 	maxShards = 32
 )

@@ -37,8 +37,8 @@ var (
 	lockScript       = load("lock", "lib_fleet")
 	unlockScript     = load("unlock", "lib_fleet")
 	namespacesScript = load("namespaces", "lib_fleet")
+	forgetScript     = load("forget", "lib_fleet")
 	supersededScript = load("superseded", "lib_fleet")
-	vacantScript     = load("vacant", "lib_fleet")
 )
 
 // Scripts on one bucket's keys.
@@ -49,20 +49,26 @@ var (
 	reclaimScript    = load("reclaim", "lib_bucket")
 	retireScript     = load("retire", "lib_bucket")
 	leaveScript      = load("leave", "lib_bucket")
-	resolveScript    = load("resolve", "lib_bucket")
+	resolveScript    = loadAlone("resolve")
+	lapsedScript     = load("lapsed", "lib_bucket")
 	candidatesScript = load("candidates", "lib_bucket")
 	lookupScript     = load("lookup", "lib_bucket")
 	releaseScript    = load("release", "lib_bucket")
 	rowsScript       = load("rows", "lib_bucket")
 	takenScript      = load("taken", "lib_bucket")
 	quarantineScript = load("quarantine", "lib_bucket")
+	vacantScript     = load("vacant", "lib_bucket")
 	sweepScript      = load("sweep", "lib_bucket")
-	forgetScript     = load("forget", "lib_bucket")
 )
 
-func load(name, library string) *script {
+func load(name, library string) *script { return join(name, "lib", library, name) }
+
+// loadAlone is for a script that brings all that it needs.
+func loadAlone(name string) *script { return join(name, name) }
+
+func join(name string, parts ...string) *script {
 	var text strings.Builder
-	for _, part := range []string{"lib", library, name} {
+	for _, part := range parts {
 		source, err := sources.ReadFile("lua/" + part + ".lua")
 		if err != nil {
 			panic(err) // the name is one of this file's
@@ -136,9 +142,15 @@ func (d *directory) runAll(ctx context.Context, calls []call) []*answer {
 			answers[i] = read(calls[i].script.name, res)
 		}
 	case <-ctx.Done():
-		for i, c := range calls {
-			answers[i] = failed(c.script.name, ctx.Err())
-		}
+		return allFailed(calls, ctx.Err())
+	}
+	return answers
+}
+
+func allFailed(calls []call, err error) []*answer {
+	answers := make([]*answer, len(calls))
+	for i, c := range calls {
+		answers[i] = failed(c.script.name, err)
 	}
 	return answers
 }

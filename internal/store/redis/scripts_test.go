@@ -74,7 +74,7 @@ func (b bucketOf) join(t *testing.T, sid, client string, generation int) int64 {
 	t.Helper()
 	return b.calling(t, joinScript.with(
 		[]string{b.meta(), b.sessions(), b.candidates(), b.clients(), b.session(sid)},
-		string(b.bucketKeys), sid, client, generation, 7, 60_000, 10.0,
+		string(b.bucketKeys), sid, client, generation, 7, 60_000, 10.0, 0,
 	)).int()
 }
 
@@ -96,7 +96,7 @@ func (b bucketOf) reclaim(t *testing.T, sid, client, kin string, ids ...string) 
 	for _, id := range ids {
 		args = append(args, id, b.keys.leaf(id))
 	}
-	a := b.calling(t, reclaimScript.with([]string{b.meta(), b.leaves(), b.session(sid)}, args...))
+	a := b.calling(t, reclaimScript.with([]string{b.meta(), b.session(sid)}, args...))
 	var numbers []int64
 	for a.more() {
 		numbers = append(numbers, a.int())

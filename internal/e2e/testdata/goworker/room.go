@@ -61,6 +61,7 @@ func newRoom(inst *worker.Instance) (http.Handler, error) {
 	mux.HandleFunc("POST /hold", r.hold)
 	mux.HandleFunc("POST /let-go", r.endHold)
 	mux.HandleFunc("GET /who", func(w http.ResponseWriter, req *http.Request) { answer(w, who(req)) })
+	mux.HandleFunc("GET /headers", headers)
 	mux.HandleFunc("POST /relay", r.relay)
 	return mux, nil
 }
@@ -234,6 +235,17 @@ func (r *room) pass(ctx context.Context, to string, rest []string) (status int, 
 }
 
 // who tells on whose behalf a request comes.
+// headers tells who called, and what headers the application sees.
+func headers(w http.ResponseWriter, req *http.Request) {
+	pairs := [][2]string{}
+	for name, values := range req.Header {
+		for _, value := range values {
+			pairs = append(pairs, [2]string{strings.ToLower(name), value})
+		}
+	}
+	answer(w, map[string]any{"who": who(req), "headers": pairs})
+}
+
 func who(req *http.Request) map[string]any {
 	told := map[string]any{"kind": "anonymous", "authorization": nil}
 	if sent := req.Header.Get("Authorization"); sent != "" {

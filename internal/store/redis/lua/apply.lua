@@ -9,7 +9,7 @@
 
 local meta, sessions, candidates, session = unpack(KEYS)
 local sid, ver, takes, stop, lease, headroom = unpack(ARGV)
-local s = call('HMGET', session, 'ver', 'headroom', 'stopped')
+local s = call('HMGET', session, 'ver', 'headroom', 'stopped', 'taken', 'rows')
 if not s[1] then
   return -1
 end
@@ -19,12 +19,12 @@ if tonumber(ver) > tonumber(s[1]) then
     call('HSET', session, 'stopped', 1)
   end
   if headroom then
-    call('HSET', session, 'headroom', headroom, 'taken', 0)
+    call('HSET', session, 'headroom', headroom, 'taken', 0, 'rows', s[5] + s[4])
   end
   if takes == '0' then
     unlist(meta, candidates, sid)
   else
-    list(meta, candidates, sid, headroom or s[2])
+    list(meta, candidates, sid, headroom or math.max(0, s[2] - s[4]))
   end
 end
 if not lease then

@@ -4,12 +4,13 @@
 -- and the sids that may be recorded here, the newest first.
 --
 -- KEYS  meta, sessions, candidates, clients, session
--- ARGV  base, sid, clientId, generation, lineage, lease ms, headroom
+-- ARGV  base, sid, clientId, generation, lineage, lease ms, headroom, the epoch
+--       above which a bucket begins
 -- Answer: 1, or 0 if a later generation of the client has been here, or this
 -- session was and is gone.
 
 local meta, sessions, candidates, clients, session = unpack(KEYS)
-local base, sid, client, gen, lineage, lease, headroom = unpack(ARGV)
+local base, sid, client, gen, lineage, lease, headroom, floor = unpack(ARGV)
 if call('EXISTS', session) == 1 then
   return 1
 end
@@ -28,6 +29,9 @@ if entry then
       unlist(meta, candidates, earlier)
     end
   end
+end
+if floor ~= '0' then
+  call('HSETNX', meta, 'epoch', floor)
 end
 call('HSET', session, 'client', client, 'lineage', lineage, 'ver', 0, 'takes', 0, 'stopped', 0,
   'headroom', headroom, 'taken', 0, 'rows', 0, 'lease', lease)

@@ -36,16 +36,43 @@ end
 -- finish ends a session in the bucket: its rows are dead rows from now on.
 local function finish(base, meta, sessions, candidates, sid)
   local record = base .. 's:' .. sid
-  local rows = call('HGET', record, 'rows')
-  if rows then
+  local s = call('HMGET', record, 'rows', 'taken')
+  if s[1] then
     call('DEL', record)
     call('ZREM', sessions, sid)
     vacate(meta, math.floor(micros() / 1000))
-    if rows ~= '0' then
+    if s[1] + s[2] ~= 0 then
       dirty(meta)
     end
   end
   unlist(meta, candidates, sid)
+end
+
+-- lapse clears a session whose lease has ended.
+local function lapse(meta, sessions, candidates, sid)
+  local ended = call('ZSCORE', sessions, sid)
+  if ended then
+    vacate(meta, tonumber(ended))
+    call('ZREM', sessions, sid)
+    dirty(meta)
+  end
+  unlist(meta, candidates, sid)
+end
+
+-- expire looks at sessions whose leases should have ended, clears those that
+-- have, and returns how many it looked at.
+local function expire(base, meta, sessions, candidates, most)
+  local ms = math.floor(micros() / 1000)
+  local due = call('ZRANGEBYSCORE', sessions, '-inf', ms, 'LIMIT', 0, most)
+  for _, sid in ipairs(due) do
+    local lives = call('PTTL', base .. 's:' .. sid)
+    if lives >= 0 then
+      call('ZADD', sessions, ms + lives, sid)
+    else
+      lapse(meta, sessions, candidates, sid)
+    end
+  end
+  return #due
 end
 
 -- parse splits a row into its epoch and its owner.
@@ -54,28 +81,52 @@ local function parse(row)
   return tonumber(epoch), sid
 end
 
--- put writes a row, which may replace another one.
-local function put(leaves, key, leaf, id, epoch, sid)
-  if call('HSET', key, id, int(epoch) .. ' ' .. sid) == 1 and call('HLEN', key) == 1 then
-    call('SETBIT', leaves, leaf, 1)
-  end
+-- mark notes whether a leaf has rows.
+local function mark(base, leaf, has)
+  call('SETBIT', base .. 'leaves', leaf, has)
 end
 
 -- take removes a row.
-local function take(leaves, key, leaf, id)
+local function take(base, key, leaf, id)
   call('HDEL', key, id)
   if call('EXISTS', key) == 0 then
-    call('SETBIT', leaves, leaf, 0)
+    mark(base, leaf, 0)
   end
 end
 
--- occupied returns the first leaf from that number on that has rows, or -1.
+-- occupied returns a function that returns the leaves that have rows, from a
+-- number on, one at each call, and -1 after the last. It reads the bitmap in
+-- pieces.
 local function occupied(leaves, from)
-  while from % 8 ~= 0 do
-    if call('GETBIT', leaves, from) == 1 then
-      return from
+  local piece, start, byte = '', 0, math.floor(from / 8)
+  return function()
+    while true do
+      local bits = string.byte(piece, byte - start + 1)
+      if not bits then
+        local first = call('BITPOS', leaves, 1, byte)
+        if first < 0 then
+          return -1
+        end
+        start = math.floor(first / 8)
+        byte, from, piece = start, math.max(from, first), call('GETRANGE', leaves, start, start + 31)
+      elseif bits > 0 and from < 8 * byte + 8 then
+        from = from + 1
+        if math.floor(bits / 2 ^ (8 * byte + 8 - from)) % 2 == 1 then
+          return from - 1
+        end
+      else
+        byte = byte + 1
+        from = 8 * byte
+      end
     end
-    from = from + 1
   end
-  return call('BITPOS', leaves, 1, from / 8)
+end
+
+-- memory returns the last epoch of a bucket that has no sessions, no clients and
+-- no rows; -1 of any other.
+local function memory(meta, sessions, clients, leaves)
+  if call('EXISTS', sessions, clients) > 0 or call('BITPOS', leaves, 1) >= 0 then
+    return -1
+  end
+  return tonumber(call('HGET', meta, 'epoch') or 0)
 end

@@ -1,13 +1,13 @@
 -- reclaim makes ids a session's own unless another client's live session has
 -- them. A row of a session of the same client and secret keeps its epoch.
 --
--- KEYS  meta, leaves, session
+-- KEYS  meta, session
 -- ARGV  base, sid, clientId, lineage, sids of client and secret (by spaces),
 --       then id and leaf of each
 -- Answer: {0, which ids, counted from 0, others have…}; {-1} if the session is
 -- not there or has been replaced.
 
-local meta, leaves, session = unpack(KEYS)
+local meta, session = unpack(KEYS)
 local base, sid, client, lineage = unpack(ARGV, 1, 4)
 local ver = call('HGET', session, 'ver')
 if not ver or tonumber(ver) == frozen then
@@ -35,7 +35,8 @@ local a = {0}
 for i = 6, #ARGV, 2 do
   local id, leaf = ARGV[i], ARGV[i + 1]
   local key = base .. 'r:' .. leaf
-  local row = call('HGET', key, id)
+  local size = call('HLEN', key)
+  local row = size > 0 and call('HGET', key, id)
   local held, owner
   if row then
     held, owner = parse(row)
@@ -50,7 +51,10 @@ for i = 6, #ARGV, 2 do
       epoch = rise(epoch, now)
       held = epoch
     end
-    put(leaves, key, leaf, id, held, sid)
+    call('HSET', key, id, int(held) .. ' ' .. sid)
+    if size == 0 then
+      mark(base, leaf, 1)
+    end
     gained[sid] = gained[sid] + 1
     if lives then
       gained[owner] = (gained[owner] or 0) - 1
@@ -58,7 +62,7 @@ for i = 6, #ARGV, 2 do
   end
 end
 if epoch then
-  call('HSET', meta, 'epoch', epoch)
+  call('HSET', meta, 'epoch', int(epoch))
 end
 for owner, n in pairs(gained) do
   if n ~= 0 then

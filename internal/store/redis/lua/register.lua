@@ -3,7 +3,7 @@
 -- that holds the advertise URL, displaces those of lower worker epochs and
 -- drains those of another env. Run twice, it answers twice the same.
 --
--- KEYS  session, client, messages, url, live, namespaces
+-- KEYS  session, client, messages, url, live, namespaces, floor
 -- ARGV  base, sid, clientId, digest of the secret, lease ms, memory ms,
 --       headroom, draining, namespaces (one a line), record (JSON), url digest,
 --       how many former sessions to remember, classes, deadline of a takeover
@@ -14,9 +14,9 @@
 --         {'overtaken'} this session has been replaced already
 --         {'ok', generation, lineage, draining, deadline left ms or -1,
 --          sids of the client and secret (by spaces), namespaces in which
---          sessions of the client may be recorded (by lines), and of each
---          session that gives way: sid, version, 'displaced', 'stopped' or
---          'drained', namespaces (by lines)}
+--          sessions of the client may be recorded (by lines), the epoch above
+--          which buckets begin, and of each session that gives way: sid,
+--          version, 'displaced', 'stopped' or 'drained', namespaces (by lines)}
 --         {'more', and the same of sessions that give way} to be asked again:
 --          there are more of them, and nothing else was done
 
@@ -57,7 +57,8 @@ end
 local function answer()
   local known = call('HMGET', client, 'gen', 'lineage', 'sids', 'spaces')
   local draining, due = drain(client, now)
-  local a = {'ok', tonumber(known[1]), tonumber(known[2]), draining, due, known[3], known[4]}
+  local a = {'ok', tonumber(known[1]), tonumber(known[2]), draining, due, known[3], known[4],
+    tonumber(call('GET', KEYS[7]) or 0)}
   return others(a, call('HGET', session, 'gaveway'))
 end
 

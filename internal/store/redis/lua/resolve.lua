@@ -1,10 +1,14 @@
--- resolve returns the live owner of an id, or places the id.
+-- resolve returns the live owner of an id, or places the id. It runs for every
+-- request that no node knows the answer to, and so it does without the
+-- libraries: what they define is made anew at each run, which costs as much as
+-- the commands here do.
 --
--- KEYS  meta, sessions, candidates, clients, leaves, rows of the id's leaf, hosts
--- ARGV  base, id, leaf, preferred sid or '', view, balance factor, three dice,
---       quarantine ms, host name that goes before or '', the highest time in
---       us that the clock can have reached or 0, 1 if it was found stepped, and,
---       if a placement was refused: sid, clientId, epoch
+-- KEYS  meta, candidates, rows of the id's leaf
+-- ARGV  base, id, preferred sid or '', view, balance factor, "LEAF QUARANTINE LIMIT
+--       SET DICE DICE DICE" (the quarantine in ms; the highest time in us that the
+--       clock can have reached or 0; 1 if it was found set forward), and, if they
+--       apply: host name that goes before or '', and the placement that was
+--       refused: sid, clientId, epoch
 -- Answer: {outcome, …} by the numbers of store.Outcome:
 --         {owned, sid, epoch, left of the lease ms, stopped}
 --         {placed, sid, epoch, left of the lease ms, 0, time us}
@@ -13,183 +17,205 @@
 --         script has come late
 --         {unknown, left of one lease since the last session ended ms}
 --         {outcome} for the others
---         {0} to be asked again: many lapsed sessions were in the way and have
---         been cleared
+--         {0, sid} to be asked again once lapsed.lua has cleared that session,
+--         which is in the way
 
 local owned, placed, unknown, quarantined, none, stale, elsewhere, stepped, again = 1, 2, 3, 4, 5, 6, 7, 8, 0
 
-local meta, sessions, candidates, clients, leaves, rows, hosts = unpack(KEYS)
-local base, id, leaf, preferred, view = unpack(ARGV, 1, 5)
-local factor, quarantine = tonumber(ARGV[6]), tonumber(ARGV[10])
-local budget = 32
+local call = redis.call
+local meta, candidates, rows = KEYS[1], KEYS[2], KEYS[3]
+local base, id, preferred, view = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local record = base .. 's:'
 
-if ARGV[11] ~= '' then
-  local ends = call('ZSCORE', hosts, ARGV[11])
-  if ends and ends * 1000 > micros() then
-    return {elsewhere}
+-- left returns for how long a session lives that is there, cut down to its lease:
+-- it lives longer only if the clock was set back.
+local function left(session, lease)
+  local ms = math.max(1, call('PTTL', session))
+  lease = tonumber(lease or ms)
+  if ms > lease then
+    call('PEXPIRE', session, lease)
+    return lease
+  end
+  return ms
+end
+
+local before = ARGV[7]
+if before and before ~= '' then
+  local ends = call('ZSCORE', base .. 'hosts', before)
+  if ends then
+    local t = call('TIME')
+    if ends * 1000 > t[1] * 1000000 + t[2] then
+      return {elsewhere}
+    end
   end
 end
 
 local row = call('HGET', rows, id)
 local refused
 if row then
-  local epoch, sid = parse(row)
-  local s = call('HMGET', base .. 's:' .. sid, 'client', 'stopped')
+  local epoch, sid = string.match(row, '^(%d+) (.+)$')
+  local s = call('HMGET', record .. sid, 'client', 'stopped', 'lease')
   if s[1] then
-    if ARGV[14] ~= sid or tonumber(ARGV[16]) ~= epoch then
-      return {owned, sid, epoch, left(base .. 's:' .. sid), tonumber(s[2])}
+    if ARGV[8] ~= sid or ARGV[10] ~= epoch then
+      return {owned, sid, tonumber(epoch), left(record .. sid, s[3]), tonumber(s[2])}
     end
     refused = sid
   end
 end
 
--- free gives up the refused placement, where none takes its place.
-local function free()
-  if refused then
-    take(leaves, rows, leaf, id)
-    call('HINCRBY', base .. 's:' .. refused, 'rows', -1)
-  end
-end
-
--- The sessions are sorted by the end of their leases: if the last of them is
--- gone, it has lapsed, and the others before it. One is live, or none is.
-while true do
-  local top = call('ZREVRANGE', sessions, 0, 0, 'WITHSCORES')
-  local last = top[1]
-  if not last then
-    local vacated = call('HGET', meta, 'vacated')
-    return {unknown, vacated and math.max(0, math.min(quarantine, vacated + quarantine - micros() / 1000)) or 0}
-  end
-  if call('EXISTS', base .. 's:' .. last) == 1 then
-    break
-  end
-  if budget == 0 then
-    return {again}
-  end
-  budget = budget - 1
-  vacate(meta, tonumber(top[2]))
-  call('ZREM', sessions, last)
-  unlist(meta, candidates, last)
-  dirty(meta)
-end
-
-local now = micros()
-local ms = math.floor(now / 1000)
-if ARGV[13] == '1' then
-  -- Leases have ended early, so owners may live on who are forgotten.
-  call('HSET', meta, 'quarantine', ms + quarantine, 'quarantined', quarantine)
-elseif ARGV[12] ~= '0' and now > tonumber(ARGV[12]) then
+local t = call('TIME')
+local now = t[1] * 1000000 + t[2]
+local leaf, quarantine, limit, set = string.match(ARGV[6], '^(%d+) (%d+) (%d+) (%d)')
+set = set == '1'
+if not set and limit ~= '0' and now > tonumber(limit) then
   return {stepped, now}
 end
-local m = call('HMGET', meta, 'quarantine', 'quarantined', 'epoch')
-if m[1] ~= '0' then
-  -- A clock that was set back must not prolong it: then it begins anew.
-  local lasts = tonumber(m[2]) or quarantine
-  local runs = m[1] and m[1] - ms
-  if not runs or runs > lasts then
-    runs = lasts
-    call('HSET', meta, 'quarantine', ms + lasts, 'quarantined', lasts)
+local m = call('HMGET', meta, 'epoch', 'quarantine', 'version', 'quarantined')
+-- Nothing has been placed here yet, or leases have ended early, so that owners may
+-- live on who are forgotten.
+local fresh = m[2] ~= '0' or set
+
+-- unplaced answers where the id gets no owner; so a placement that was refused is
+-- given up, too. That there is no session at all comes before everything else.
+-- They are sorted by the end of their leases: if the last of them is gone, it has
+-- lapsed, and the others before it.
+local function unplaced(answer)
+  quarantine = tonumber(quarantine)
+  local last = call('ZREVRANGE', base .. 'sessions', 0, 0)[1]
+  if not last then
+    local vacated = call('HGET', meta, 'vacated')
+    return {unknown, vacated and math.max(0, math.min(quarantine, vacated + quarantine - now / 1000)) or 0}
+  elseif call('EXISTS', record .. last) == 0 then
+    return {again, last}
   end
-  if runs > 0 then
-    free()
-    return {quarantined, runs, now}
+  if answer == quarantined then
+    -- A clock that was set back must not prolong it: then it begins anew.
+    local ms = math.floor(now / 1000)
+    local lasts = not set and tonumber(m[4]) or quarantine
+    local runs = not set and m[2] and m[2] - ms
+    if not runs or runs > lasts then
+      runs = lasts
+      call('HSET', meta, 'quarantine', ms + lasts, 'quarantined', lasts)
+    end
+    if runs <= 0 then
+      return nil
+    end
+    answer = {quarantined, runs, now}
+  else
+    answer = {answer}
+  end
+  if refused and answer[1] ~= stale then
+    call('HDEL', rows, id)
+    if call('EXISTS', rows) == 0 then
+      call('SETBIT', base .. 'leaves', leaf, 0)
+    end
+    call('HINCRBY', record .. refused, 'rows', -1)
+  end
+  return answer
+end
+
+if fresh then
+  local answer = unplaced(quarantined)
+  if answer then
+    return answer
   end
 end
 
--- at returns the session at a rank among the candidates, lowest headroom first,
--- which leaves out the client whose refusal this is.
-local out
-local function at(rank)
-  if out and rank >= out then
-    rank = rank + 1
-  end
-  local c = call('ZRANGE', candidates, rank, rank, 'WITHSCORES')
-  return c[1], tonumber(c[2])
+-- The client whose refusal this is gets nothing.
+local excluded
+if ARGV[9] then
+  excluded = string.match(call('HGET', base .. 'clients', ARGV[9]) or '', '^%d+ %d+ (%S+)')
 end
 
--- choose returns the sid that gets the placement and its headroom, or the
--- outcome and the lapsed session that it came upon. It decides as store.Choose.
-local function choose()
+-- The choice is store.Choose's. It ends with a sid and, of its record, whether it
+-- takes placements, the headroom that it reported, and the placements since.
+local sid, s
+local current = view == '-1' or view == (m[3] or '0')
+if preferred ~= '' and preferred ~= excluded and current then
+  s = call('HMGET', record .. preferred, 'takes', 'headroom', 'taken', 'lease')
+  if s[1] == '1' then
+    -- To see whether any has more is cheaper than to read how much the best has.
+    local enough = string.format('(%.17g', math.max(0, s[2] - s[3]) * ARGV[5])
+    local more = call('ZCOUNT', candidates, enough, '+inf')
+    if more > 0 and excluded then
+      local headroom = call('ZSCORE', candidates, excluded)
+      if headroom and tonumber(headroom) > tonumber(string.sub(enough, 2)) then
+        more = more - 1
+      end
+    end
+    if more == 0 then
+      sid = preferred
+    else
+      -- The best must be live to go before.
+      local best = call('ZREVRANGE', candidates, 0, 1)
+      best = best[1] == excluded and best[2] or best[1]
+      if call('EXISTS', record .. best) == 0 then
+        return {again, best}
+      end
+    end
+  elseif not s[1] and call('ZSCORE', candidates, preferred) then
+    return {again, preferred}
+  end
+end
+if not sid then
   local n = call('ZCARD', candidates)
-  out = nil
-  local client = ARGV[15] and call('HGET', clients, ARGV[15])
-  local excluded = client and string.match(client, '^%d+ %d+ (%S+)')
-  if excluded then
-    out = call('ZRANK', candidates, excluded) or nil
-  end
+  local out = excluded and call('ZRANK', candidates, excluded) or nil
   if out then
     n = n - 1
   end
   if n == 0 then
-    return none
+    return unplaced(none)
+  elseif not current then
+    return unplaced(stale)
   end
-  if view ~= '-1' and view ~= (call('HGET', meta, 'version') or '0') then
-    return stale
-  end
-  if preferred ~= '' and preferred ~= excluded then
-    local headroom = tonumber(call('ZSCORE', candidates, preferred) or nil)
-    if headroom then
-      local best, most = at(n - 1)
-      if call('EXISTS', base .. 's:' .. best) == 0 then
-        return again, best
-      end
-      if headroom * factor >= most then
-        return placed, preferred, headroom
-      end
+  -- at returns who is at a rank among the n, lowest headroom first.
+  local function at(rank)
+    if out and rank >= out then
+      rank = rank + 1
     end
+    local c = call('ZRANGE', candidates, rank, rank, 'WITHSCORES')
+    return c[1], tonumber(c[2])
   end
   if n == 1 then
-    return placed, at(0)
-  end
-  local i, j = ARGV[7] % n, ARGV[8] % (n - 1)
-  if j >= i then
-    j = j + 1
-  end
-  local one, a = at(i)
-  local other, b = at(j)
-  for _, sid in ipairs({one, other}) do
-    if call('EXISTS', base .. 's:' .. sid) == 0 then
-      return again, sid
+    sid = at(0)
+  else
+    local dice, i, j = string.gmatch(ARGV[6], '%d+'), nil, nil
+    for _ = 1, 4 do
+      dice()
     end
+    i, j = dice() % n, dice() % (n - 1)
+    if j >= i then
+      j = j + 1
+    end
+    local one, a = at(i)
+    local other, b = at(j)
+    if a < b or a == b and dice() % 2 == 1 then
+      one, other = other, one
+    end
+    if call('EXISTS', record .. other) == 0 then
+      return {again, other}
+    end
+    sid = one
   end
-  if a > b or a == b and ARGV[9] % 2 == 0 then
-    return placed, one, a
+  s = call('HMGET', record .. sid, 'takes', 'headroom', 'taken', 'lease')
+  if not s[1] then
+    return {again, sid}
   end
-  return placed, other, b
 end
 
-while true do
-  local outcome, sid, headroom = choose()
-  local s
-  if outcome == placed then
-    s = call('HMGET', base .. 's:' .. sid, 'taken', 'rows')
-    if not s[1] then
-      outcome = again
-    end
-  end
-  if outcome == stale then
-    return {stale}
-  elseif outcome == none then
-    free()
-    return {none}
-  elseif outcome == placed then
-    local epoch = rise(m[3], now)
-    headroom = math.max(0, headroom - 1)
-    call('HSET', meta, 'epoch', epoch)
-    if m[1] ~= '0' then
-      call('HSET', meta, 'quarantine', 0)
-    end
-    if refused then
-      call('HINCRBY', base .. 's:' .. refused, 'rows', -1)
-    end
-    put(leaves, rows, leaf, id, epoch, sid)
-    call('ZADD', candidates, headroom, sid)
-    call('HSET', base .. 's:' .. sid, 'headroom', headroom, 'taken', s[1] + 1, 'rows', s[2] + 1)
-    return {placed, sid, epoch, left(base .. 's:' .. sid), 0, now}
-  end
-  if budget == 0 then
-    return {again}
-  end
-  budget = budget - 1
-  unlist(meta, candidates, sid)
+local epoch = math.max((m[1] or 0) + 1, now)
+local text = string.format('%.0f', epoch)
+if fresh then
+  call('HSET', meta, 'epoch', text, 'quarantine', 0)
+else
+  call('HSET', meta, 'epoch', text)
 end
+if refused then
+  call('HINCRBY', record .. refused, 'rows', -1)
+end
+if call('HSET', rows, id, text .. ' ' .. sid) == 1 and call('HLEN', rows) == 1 then
+  call('SETBIT', base .. 'leaves', leaf, 1)
+end
+call('ZADD', candidates, math.max(0, s[2] - s[3] - 1), sid)
+call('HINCRBY', record .. sid, 'taken', 1)
+return {placed, sid, epoch, left(record .. sid, s[4]), 0, now}

@@ -7,7 +7,8 @@
 local base, want, most = ARGV[1], tonumber(ARGV[3]), tonumber(ARGV[4])
 local clients = {}
 local a, found, seen = {-1}, 0, 0
-local leaf = occupied(KEYS[1], tonumber(ARGV[2]))
+local following = occupied(KEYS[1], tonumber(ARGV[2]))
+local leaf = following()
 while leaf >= 0 and found < want and seen < most do
   local rows = call('HGETALL', base .. 'r:' .. int(leaf))
   for i = 1, #rows, 2 do
@@ -24,8 +25,8 @@ while leaf >= 0 and found < want and seen < most do
       a[#a + 1] = clients[sid]
     end
   end
-  seen = seen + #rows / 2
-  leaf = occupied(KEYS[1], leaf + 1)
+  seen = seen + #rows / 2 + 1 -- the hash itself costs about as much
+  leaf = following()
 end
 a[1] = leaf
 return a

@@ -4,27 +4,16 @@
 -- passes over all leaves, which take many calls.
 --
 -- KEYS  meta, sessions, candidates, clients, leaves
--- ARGV  base, the most rows to look at, the most lapsed sessions to look at,
---       how long clients' entries are kept (ms)
--- Answer: {removed rows, rows looked at, 1 if more is left}
+-- ARGV  base, how much to look at (rows, and two for each hash of them), the
+--       most lapsed sessions to look at, how long clients' entries are kept (ms)
+-- Answer: {removed rows, how much was looked at, 1 if more is left, the last epoch if
+-- nothing but the memory of the bucket is left, else -1}
 
 local meta, sessions, candidates, clients, leaves = unpack(KEYS)
 local base, most, lapsed, keep = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local ms = math.floor(micros() / 1000)
 
-local due = call('ZRANGEBYSCORE', sessions, '-inf', ms, 'LIMIT', 0, lapsed)
-for _, sid in ipairs(due) do
-  local lives = call('PTTL', base .. 's:' .. sid)
-  if lives >= 0 then
-    call('ZADD', sessions, ms + lives, sid)
-  else
-    vacate(meta, tonumber(call('ZSCORE', sessions, sid)))
-    call('ZREM', sessions, sid)
-    unlist(meta, candidates, sid)
-    dirty(meta)
-  end
-end
-
+local due = expire(base, meta, sessions, candidates, lapsed)
 local m = call('HMGET', meta, 'dirty', 'pass', 'leaf', 'scan')
 
 -- A client's entry keeps late registrations out, for some time.
@@ -46,7 +35,7 @@ for i = 1, #scan[2], 2 do
 end
 
 if not m[1] then
-  return {0, 0, #due == lapsed and 1 or 0}
+  return {0, 0, due == lapsed and 1 or 0, memory(meta, sessions, clients, leaves)}
 end
 
 -- pass is what dirty was when the pass began: sessions that ended later may
@@ -58,30 +47,40 @@ if not pass then
 end
 local live = {}
 local removed, seen = 0, 0
-leaf = occupied(leaves, leaf)
+local following = occupied(leaves, leaf)
+leaf = following()
 while leaf >= 0 and seen < most do
   local key = base .. 'r:' .. int(leaf)
   local rows = call('HGETALL', key)
+  local dead = {}
   for i = 1, #rows, 2 do
     local _, sid = parse(rows[i + 1])
     if live[sid] == nil then
       live[sid] = call('EXISTS', base .. 's:' .. sid) == 1
     end
     if not live[sid] then
-      take(leaves, key, leaf, rows[i])
-      removed = removed + 1
+      dead[#dead + 1] = rows[i]
     end
   end
-  seen = seen + #rows / 2
-  leaf = occupied(leaves, leaf + 1)
+  if 2 * #dead == #rows then
+    call('DEL', key)
+    mark(base, leaf, 0)
+  else
+    for i = 1, #dead, 100 do
+      call('HDEL', key, unpack(dead, i, math.min(i + 99, #dead)))
+    end
+  end
+  removed = removed + #dead
+  seen = seen + #rows / 2 + 2 -- the hash itself costs about as much
+  leaf = following()
 end
 if leaf >= 0 then
   call('HSET', meta, 'leaf', leaf)
-  return {removed, seen, 1}
+  return {removed, seen, 1, -1}
 end
 call('HDEL', meta, 'pass', 'leaf')
 if m[1] == pass then
   call('HDEL', meta, 'dirty')
-  return {removed, seen, #due == lapsed and 1 or 0}
+  return {removed, seen, due == lapsed and 1 or 0, -1}
 end
-return {removed, seen, 1}
+return {removed, seen, 1, -1}

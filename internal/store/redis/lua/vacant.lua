@@ -1,18 +1,12 @@
--- vacant tells which bindings have had no session for as long as anything is
--- remembered of one, and takes them off the list if told to.
+-- vacant removes what is left of a bucket that nobody has used for long.
 --
--- KEYS  namespaces
--- ARGV  base, 1 to take them off, and of each binding its name and how keys have
---       it
--- Answer: {binding…}
+-- KEYS  meta, sessions, clients, leaves, candidates
+-- ARGV  the last epoch, as it is remembered elsewhere
+-- Answer: 1, or 0 if the bucket is in use, or has been since.
 
-local vacant = {}
-for i = 3, #ARGV, 2 do
-  if call('EXISTS', ARGV[1] .. 'g:' .. ARGV[i + 1]) == 0 then
-    vacant[#vacant + 1] = ARGV[i]
-    if ARGV[2] == '1' then
-      call('SREM', KEYS[1], ARGV[i])
-    end
-  end
+local epoch = memory(KEYS[1], KEYS[2], KEYS[3], KEYS[4])
+if epoch < 0 or epoch > tonumber(ARGV[1]) or call('HEXISTS', KEYS[1], 'dirty') == 1 then
+  return 0
 end
-return vacant
+call('DEL', KEYS[1], KEYS[4], KEYS[5])
+return 1

@@ -1,0 +1,169 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	mathrand "math/rand/v2"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/pinboard-go/pinboard/internal/store"
+)
+
+// yardstick is a script of n operations on a small hash, every other one a write.
+func yardstick(n int) string {
+	var b strings.Builder
+	for i := range n {
+		if i%2 == 0 {
+			b.WriteString("redis.call('HGET', KEYS[1], 'a') ")
+		} else {
+			b.WriteString("redis.call('HSET', KEYS[1], 'a', ARGV[1]) ")
+		}
+	}
+	return b.String() + "return {2, 'a', 1, 1, 0}"
+}
+
+// placements measures first placements, by script and through the store.
+func placements(ctx context.Context, s settings) error {
+	f, err := startFleet()
+	if err != nil {
+		return err
+	}
+	defer f.stop()
+	fmt.Printf("filling a namespace with %d rows\n", s.rows)
+	large, err := f.populate(ctx, "/large", 2, s.rows)
+	if err != nil {
+		return err
+	}
+	own, err := f.callsOfOne(ctx)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("a placement that prefers a worker is %d commands in Redis\n", own)
+
+	six, same := f.yardstick("redis-benchmark, 6 commands", s, 6), f.yardstick(fmt.Sprintf("redis-benchmark, %d commands", own), s, own)
+	ours := &kind{name: fmt.Sprintf("our load, %d commands", own), against: same, round: f.ownLoad(s, own)}
+	few := &kind{name: "placed, 2 workers, 1,000 rows", against: same, atLeast: 0.7, round: f.inNew(s, 2, true)}
+	kinds := []*kind{
+		six, same, ours, few,
+		{name: "the same against 6 commands", against: six, round: func(context.Context) (sample, error) { return last(few), nil }},
+		{name: "without a preference", against: few, round: f.inNew(s, 2, false)},
+		{name: "1,000 workers", against: few, atLeast: 0.8, round: f.inNew(s, 1000, true)},
+		{name: fmt.Sprintf("%d rows", s.rows), against: few, atLeast: 0.8, round: func(ctx context.Context) (sample, error) {
+			return f.place(ctx, s, "/large", large, true)
+		}},
+		{name: "through the store, 2 workers", against: same, round: f.throughStore(s)},
+	}
+	if err := takeTurns(ctx, s.rounds, kinds); err != nil {
+		return err
+	}
+	return report(os.Stdout, kinds)
+}
+
+func last(k *kind) sample { return k.samples[len(k.samples)-1] }
+
+func (f *fleet) yardstick(name string, s settings, n int) *kind {
+	return &kind{name: name, round: func(ctx context.Context) (sample, error) {
+		digest, err := f.load(ctx, yardstick(n))
+		if err != nil {
+			return sample{}, err
+		}
+		return f.measure(ctx, s.calls, func() (float64, error) {
+			return redisBenchmark(ctx, f.server.Addr(), s.calls, "EVALSHA", digest, "1", "yardstick:__rand_int__", "x")
+		})
+	}}
+}
+
+func (f *fleet) load(ctx context.Context, script string) (digest string, err error) {
+	return f.client.Do(ctx, f.client.B().ScriptLoad().Script(script).Build()).ToString()
+}
+
+// ownLoad sends the yardstick as placements are sent.
+func (f *fleet) ownLoad(s settings, n int) func(context.Context) (sample, error) {
+	return func(ctx context.Context) (sample, error) {
+		digest, err := f.load(ctx, yardstick(n))
+		if err != nil {
+			return sample{}, err
+		}
+		all := pipesOf(s.calls, func(int) []string {
+			return []string{"EVALSHA", digest, "1", "yardstick:" + strconv.Itoa(mathrand.IntN(1e8)), "x"}
+		})
+		return f.measure(ctx, s.calls, func() (float64, error) { return all.send(ctx, f.server.Addr(), 2) })
+	}
+}
+
+// inNew places ids in a namespace that begins with 1,000 rows.
+func (f *fleet) inNew(s settings, workers int, prefer bool) func(context.Context) (sample, error) {
+	return func(ctx context.Context) (sample, error) {
+		namespace := "/" + rand.Text()[:8]
+		view, err := f.populate(ctx, namespace, workers, 1000)
+		if err != nil {
+			return sample{}, err
+		}
+		return f.place(ctx, s, namespace, view, prefer)
+	}
+}
+
+// place places new ids, by the script alone.
+func (f *fleet) place(ctx context.Context, s settings, namespace string, view store.View, prefer bool) (sample, error) {
+	all := pipesOf(s.calls, f.commands(ctx, newIDs(namespace, view, prefer)))
+	return f.measure(ctx, s.calls, func() (float64, error) { return all.send(ctx, f.server.Addr(), int64(store.Placed)) })
+}
+
+// newIDs are requests for ids that nobody has asked for, as a node makes them:
+// with a preference taken from the candidates.
+func newIDs(namespace string, view store.View, prefer bool) func(int) store.Request {
+	run := rand.Text()[:8]
+	return func(i int) store.Request {
+		req := request(namespace, run+"-"+strconv.Itoa(i))
+		if prefer {
+			req.View, req.Preferred = view.Version, view.Candidates[mathrand.IntN(len(view.Candidates))].SessionID
+		}
+		return req
+	}
+}
+
+func (f *fleet) throughStore(s settings) func(context.Context) (sample, error) {
+	return func(ctx context.Context) (sample, error) {
+		namespace := "/" + rand.Text()[:8]
+		view, err := f.populate(ctx, namespace, 2, 1000)
+		if err != nil {
+			return sample{}, err
+		}
+		return f.measure(ctx, s.calls, func() (float64, error) { return f.resolveAll(ctx, s.calls, newIDs(namespace, view, true)) })
+	}
+}
+
+// callsOfOne returns how many commands a placement's script runs.
+func (f *fleet) callsOfOne(ctx context.Context) (int, error) {
+	view, err := f.populate(ctx, "/one", 2, 0)
+	if err != nil {
+		return 0, err
+	}
+	if err := f.client.Do(ctx, f.client.B().ConfigResetstat().Build()).Error(); err != nil {
+		return 0, err
+	}
+	if _, err := f.store.Resolve(ctx, newIDs("/one", view, true)(0)); err != nil {
+		return 0, err
+	}
+	text, err := f.info(ctx, "commandstats")
+	if err != nil {
+		return 0, err
+	}
+	n := 0
+	for line := range strings.Lines(text) {
+		name, rest, ok := strings.Cut(line, ":calls=")
+		if !ok || strings.Contains(name, "evalsha") || strings.Contains(name, "config") {
+			continue
+		}
+		calls, _, _ := strings.Cut(rest, ",")
+		one, err := strconv.Atoi(calls)
+		if err != nil {
+			return 0, err
+		}
+		n += one
+	}
+	return n, nil
+}
