@@ -82,13 +82,13 @@ func Logger(log *zap.Logger) *zap.Logger {
 	}))
 }
 
-// challengeAnswer begins the one answer that is to hold a secret: a worker's to
+// probeReply begins the one answer that is to hold a secret: a worker's to
 // who has shown its other secret (protocol §3).
-var challengeAnswer = []byte(`{"value":`)
+var probeReply = []byte(`{"value":`)
 
 // Said keeps the text of an answer.
 func Said(text []byte) {
-	if !bytes.HasPrefix(text, challengeAnswer) {
+	if !bytes.HasPrefix(text, probeReply) {
 		_, _ = said.Write(append(bytes.Clone(text), '\n'))
 	}
 }
