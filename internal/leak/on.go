@@ -82,13 +82,13 @@ func Logger(log *zap.Logger) *zap.Logger {
 	}))
 }
 
-// probeReply begins the one answer that is to hold a secret: a worker's to
+// challengeAnswer begins the one answer that is to hold a secret: a worker's to
 // who has shown its other secret (protocol §3).
-var probeReply = []byte(`{"value":`)
+var challengeAnswer = []byte(`{"value":`)
 
 // Said keeps the text of an answer.
 func Said(text []byte) {
-	if !bytes.HasPrefix(text, probeReply) {
+	if !bytes.HasPrefix(text, challengeAnswer) {
 		_, _ = said.Write(append(bytes.Clone(text), '\n'))
 	}
 }
