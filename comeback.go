@@ -35,9 +35,13 @@ func (c *comeback) long(now time.Time) bool {
 	return !c.from.IsZero() && now.Sub(c.from) >= c.lease/2 && now.Sub(c.last) <= c.lease*2/5
 }
 
+// maxGrace is enough for the heartbeats that workers send by default, every 3 s,
+// however long the lease is.
+const maxGrace = 4 * time.Second
+
 // grace is a heartbeat, of which five fit into a lease, and a quarter of one for
 // the registration.
-func (c *comeback) grace() time.Duration { return c.lease / 4 }
+func (c *comeback) grace() time.Duration { return min(c.lease/4, maxGrace) }
 
 // note takes in how a question to the store ended that was put at that time. The
 // context is the caller's own, which ends when the caller leaves.

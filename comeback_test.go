@@ -132,6 +132,21 @@ func TestOnlyALongOutageDelaysPlacements(t *testing.T) {
 	}
 }
 
+// Workers beat as often when the lease is long.
+func TestALongLeaseDelaysPlacementsNoLongerThanAHeartbeatTakes(t *testing.T) {
+	t.Parallel()
+	inPlacingBubble(t, Options{LeaseTTL: time.Hour}, func(t *testing.T, n *regNode) {
+		w := n.ready(10, "/a")
+		n.outage(40 * time.Minute)
+		_, err := n.resolve("new", nil)
+		requireRefusal(t, err, http.StatusServiceUnavailable)
+		time.Sleep(maxGrace) // virtual time
+		rt, err := n.resolve("new", nil)
+		require.NoError(t, err)
+		require.Equal(t, w.session, rt.lease.ID)
+	})
+}
+
 // A node that serves no clients at all learns of an outage from the heartbeats
 // that it can't record.
 func TestHeartbeatsTellOfAnOutage(t *testing.T) {
