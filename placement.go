@@ -34,6 +34,7 @@ type placer struct {
 	shards   int
 
 	gate    gate
+	back    comeback
 	calls   singleflight.Group
 	routes  routeMemory
 	viewsMu sync.Mutex
@@ -77,6 +78,7 @@ func newPlacer(s store.Store, l *leases, opts *Options, c *counters) *placer {
 	return &placer{
 		store: s, leases: l, counters: c, factor: opts.Affinity.BalanceFactor, shards: opts.Shards,
 		views: map[bucket]store.View{},
+		back:  comeback{lease: opts.LeaseTTL},
 		made:  placements{limit: opts.Limits.PlacementsPerAddress},
 	}
 }
@@ -143,9 +145,11 @@ func (p *placer) lookUp(ctx context.Context, a ask) (route, error) {
 
 func (p *placer) query(ctx context.Context, a ask) (route, error) {
 	var rt route
+	caller := ctx
 	err := p.gate.do(ctx, func(ctx context.Context) error {
 		asked := time.Now()
 		res, err := p.place(ctx, a)
+		p.back.note(caller, asked, err)
 		if err != nil {
 			return err
 		}
@@ -216,6 +220,14 @@ func (p *placer) place(ctx context.Context, a ask) (store.Result, error) {
 	req := store.Request{
 		Hostname: hostname, Namespace: namespace, ID: a.id, Unless: a.unless(), Refused: a.refused,
 		Preferred: a.prefer, View: store.AnyView, BalanceFactor: p.factor, Dice: rollDice(),
+	}
+	if left := p.back.left(); left > 0 && a.refused == nil {
+		req.View = lookOnly
+		res, err := p.store.Resolve(ctx, req)
+		if err == nil && res.Outcome == store.StaleView {
+			return res, moving("placement waits for workers that may have been cut off from the store", left)
+		}
+		return res, err
 	}
 	if a.prefer != "" {
 		return p.store.Resolve(ctx, req)

@@ -48,6 +48,21 @@ func TestAClientCannotNameOurHeadersInConnectionNorForgeThem(t *testing.T) { // 
 	require.Equal(t, 2, ours, "%s", h.head)
 }
 
+// The same with a made-up session: it is a cluster call then, which must prove itself.
+func TestAForgedSessionAmongForgedHeadersReachesNobody(t *testing.T) { // C01
+	t.Parallel()
+	f := newFront(t)
+	w := newFake(t, nil)
+	f.register(w, "a").place("alice")
+	resp, body := f.ask("GET /counters/alice/value HTTP/1.1\r\nHost: p\r\nConnection:\r\n" +
+		"Connection: close, Pinboard-Attestation, Pinboard-Epoch, X-Forwarded-For, X-Hop\r\nX-Hop: 1\r\n" +
+		"Pinboard-Attestation: forged\r\nPinboard-Epoch: 99999\r\nPinboard-Proxy-Secret: s\r\nPinboard-Session: x\r\n" +
+		"Pinboard-Session-Secret: y\r\nPinboard-From: /counters/bob\r\nPinboard-Subrequest-Depth: 0\r\n\r\n").whole("GET")
+	require.Equal(t, http.StatusForbidden, resp.StatusCode)
+	require.Equal(t, "invalid session secret", errorOf(t, body))
+	require.Empty(t, w.seen())
+}
+
 func TestNothingIsAddedToARequestButWhatTheProtocolSays(t *testing.T) {
 	t.Parallel()
 	f := newFront(t)

@@ -265,11 +265,14 @@ func (g *registry) sessionOver(ctx context.Context, sessionID string, err error)
 }
 
 func (g *registry) renew(ctx context.Context, beat *wire.Heartbeat) (store.BeatAnswer, error) {
-	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	bounded, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
-	return g.store.Heartbeat(ctx, store.Beat{
+	asked := time.Now()
+	answer, err := g.store.Heartbeat(bounded, store.Beat{
 		SessionID: beat.SessionID, Headroom: beat.Headroom, Draining: beat.Draining, Acks: beat.Acks,
 	})
+	g.placer.back.note(ctx, asked, err)
+	return answer, err
 }
 
 // check probes the worker and records the outcome if it is another than the

@@ -147,7 +147,10 @@ func newFleet(t *testing.T, p plan) *fleet {
 		f.url = func(*node) string { return url }
 	}
 	for i := range nodeCount {
-		f.nodes = append(f.nodes, f.newNode(t, i))
+		n := f.newNode(t, i)
+		f.mu.Lock() // the gates of a store of several servers look through them
+		f.nodes = append(f.nodes, n)
+		f.mu.Unlock()
 	}
 	for i := range p.workers {
 		f.workers = append(f.workers, f.newSlot(t, i))

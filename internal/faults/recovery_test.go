@@ -44,9 +44,7 @@ func recoveries() []recovery {
 			return f.inflict(t, faults.Step{Fault: fault, Target: s.number})
 		}
 	}
-	// Redis' TTLs run on while it is away: what is away for longer than a lease
-	// less the age of the last heartbeat and the time to the next one has none of
-	// the leases left, and whoever is asked for then may move.
+	// Redis' TTLs run on while it is away, and leases end.
 	away := func(d time.Duration) func(*testing.T, *fleet, *slot) func() {
 		return func(t *testing.T, f *fleet, _ *slot) func() {
 			f.redis.Kill()
@@ -69,6 +67,8 @@ func recoveries() []recovery {
 			recovery{name: of(number) + " worker drained by an operator", bound: "1 s", limit: time.Second, owner: number, cause: step(faults.WorkerDrained)},
 			recovery{name: of(number) + " worker shut down", bound: "1 s", limit: time.Second, owner: number, cause: step(faults.WorkerTold)},
 			recovery{name: "Redis back within a lease, " + of(number) + " owner", bound: "a heartbeat and 1 s, kept", limit: heartbeat + time.Second, owner: number, fromEnd: true, cause: away(lease - 3*heartbeat)},
+			// 10 s of the default lease.
+			recovery{name: "Redis back after 2/3 of a lease, " + of(number) + " owner", bound: "a heartbeat and 1 s, kept", limit: heartbeat + time.Second, owner: number, fromEnd: true, cause: away(lease * 2 / 3)},
 			recovery{name: "Redis back after 5 leases, " + of(number) + " owner", bound: "a heartbeat and 1 s", limit: heartbeat + time.Second, owner: number, fromEnd: true, cause: away(lease * 5)},
 			recovery{name: "Redis back empty, " + of(number) + " owner", bound: "a lease and a heartbeat", limit: lease + heartbeat, owner: number, fromEnd: true,
 				cause: func(t *testing.T, f *fleet, _ *slot) func() {

@@ -44,24 +44,27 @@ func (all *members) add(t *testing.T, f *fleet, arguments func(port string) []st
 		"--repl-diskless-sync-delay", "0", "--repl-timeout", "2", "--repl-ping-replica-period", "1",
 	}, arguments(port)...)})
 	m.control = around(t, m.Server)
+	f.mu.Lock() // the gates of earlier ones are in use
+	defer f.mu.Unlock()
 	*all = append(*all, m)
 	return m
 }
 
 // link is the way to a member of who dials it.
 func (all *members) link(f *fleet, m *member, peer *net.TCPAddr) *faults.Link {
-	var pids []int
+	var servers, nodes []int
+	f.mu.Lock()
 	for _, other := range *all {
-		pids = append(pids, other.Pid())
+		servers = append(servers, other.Pid())
 	}
-	if _, ok := faults.Owner(peer, m.gate.Addr(), pids); ok {
+	for _, n := range f.nodes {
+		nodes = append(nodes, int(n.running.Load()))
+	}
+	f.mu.Unlock()
+	if _, ok := faults.Owner(peer, m.gate.Addr(), servers); ok {
 		return &m.copies
 	}
-	pids = nil
-	for _, n := range f.nodes {
-		pids = append(pids, int(n.running.Load()))
-	}
-	if _, ok := faults.Owner(peer, m.gate.Addr(), pids); ok {
+	if _, ok := faults.Owner(peer, m.gate.Addr(), nodes); ok {
 		return &m.nodes
 	}
 	return &m.watch

@@ -81,10 +81,18 @@ type event struct {
 	Elapsed                                   float64
 }
 
+// A report of the race detector lies between two lines of raceRule. The output of
+// which test it falls into is chance.
+const (
+	raceRule  = "==================\n"
+	raceTitle = "WARNING: DATA RACE\n"
+)
+
 // summarise writes everything that tests print to all, and to short a line for
-// each package and what failed tests have printed.
+// each package, what failed tests have printed, and what the race detector has found.
 func summarise(in io.Reader, all, short io.Writer) error {
 	kept := map[string]*strings.Builder{} // by test; "" of a package is what no test has printed
+	racing := false
 	lines := bufio.NewScanner(in)
 	lines.Buffer(nil, 64<<20)
 	for lines.Scan() {
@@ -96,6 +104,10 @@ func summarise(in io.Reader, all, short io.Writer) error {
 		switch e.Action {
 		case "output":
 			_, _ = io.WriteString(all, e.Output)
+			if racing = e.Output == raceTitle || racing && e.Output != raceRule; racing {
+				_, _ = io.WriteString(short, e.Output)
+				continue
+			}
 			if kept[name] == nil {
 				kept[name] = &strings.Builder{}
 			}

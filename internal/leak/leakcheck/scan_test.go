@@ -79,10 +79,16 @@ func TestACheckWithoutSecretsFails(t *testing.T) {
 	require.Error(t, scan(t.TempDir(), &bytes.Buffer{}))
 }
 
+// And a race, which is found in whatever test runs by then.
 func TestOnlyWhatFailedIsShown(t *testing.T) {
 	t.Parallel()
 	const events = `{"Action":"output","Package":"p","Test":"TestA","Output":"said by A\n"}
 {"Action":"output","Package":"p","Test":"TestB","Output":"said by B\n"}
+{"Action":"output","Package":"p","Test":"TestA","Output":"==================\n"}
+{"Action":"output","Package":"p","Test":"TestA","Output":"WARNING: DATA RACE\n"}
+{"Action":"output","Package":"p","Test":"TestA","Output":"Read at 0x1\n"}
+{"Action":"output","Package":"p","Test":"TestA","Output":"==================\n"}
+{"Action":"output","Package":"p","Test":"TestA","Output":"said by A again\n"}
 {"Action":"pass","Package":"p","Test":"TestA"}
 {"Action":"fail","Package":"p","Test":"TestB"}
 not JSON
@@ -94,7 +100,7 @@ not JSON
 `
 	var all, short bytes.Buffer
 	require.NoError(t, summarise(strings.NewReader(events), &all, &short))
-	require.Equal(t, "said by B\nnot JSON\ndoes not compile\npanic: outside of tests\nfail\tp\t1.2s\npass\tq\t2.0s\n", short.String())
+	require.Equal(t, "WARNING: DATA RACE\nRead at 0x1\nsaid by B\nnot JSON\ndoes not compile\npanic: outside of tests\nfail\tp\t1.2s\npass\tq\t2.0s\n", short.String())
 	for _, text := range []string{"said by A", "said by B", "outside of tests", "ok q"} {
 		require.Contains(t, all.String(), text)
 	}
