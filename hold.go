@@ -2,6 +2,7 @@ package pinboard
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -214,6 +215,19 @@ func (id *heldID) release(n int, t turn) {
 	id.waiting = slices.Delete(id.waiting, 0, n)
 }
 
+// turnAway lets the requests of one address go, which gets no new ids now; the
+// caller holds the lock.
+func (id *heldID) turnAway(over *overPlaced) {
+	id.waiting = slices.DeleteFunc(id.waiting, func(w *held) bool {
+		if w.ask.site != over.site {
+			return false
+		}
+		w.waits = false
+		w.turn <- turn{err: over} // never blocks: the turn before it was taken
+		return true
+	})
+}
+
 // watch looks the id up until nobody waits for it any more.
 func (h *holds) watch(ctx context.Context, id *heldID) {
 	defer close(id.done)
@@ -270,7 +284,11 @@ func (h *holds) next(id *heldID) (ask, bool) {
 func (h *holds) apply(id *heldID, rt route, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	over, exhausted := errors.AsType[*overPlaced](err)
 	switch {
+	case exhausted: // what the first may not have, the next one may
+		id.turnAway(over)
+		id.nudge()
 	case isMoving(err):
 		id.idle = time.Now().Add(asRefusal(err).idle)
 	case err != nil:

@@ -61,7 +61,8 @@ func (x *proxy) serve(w http.ResponseWriter, r *http.Request, t target) {
 		x.turnAway(w, r, c.namespace, err)
 		return
 	}
-	leaveID, err := x.p.limiter.enterID(c.ask)
+	// By the binding, for clients choose what host name they ask.
+	leaveID, err := x.p.limiter.enterID(x.p.placer.pick(c.ask).instance)
 	if err != nil {
 		x.turnAway(w, r, c.namespace, err)
 		return
