@@ -71,10 +71,23 @@ func TestNewIDsAskedForAtOnceAreBoundAsWell(t *testing.T) {
 	require.Equal(t, map[int]int{http.StatusOK: limit, http.StatusTooManyRequests: asked - limit}, got)
 }
 
+// placingFails is a store that answers who looks, and fails who places, if it is on.
+type placingFails struct {
+	store.Store
+	on atomic.Bool
+}
+
+func (s *placingFails) Resolve(ctx context.Context, r store.Request) (store.Result, error) {
+	if s.on.Load() && r.View != lookOnly {
+		return store.Result{}, errPlanted
+	}
+	return s.Store.Resolve(ctx, r)
+}
+
 // What was counted for an id that was not placed after all is given back.
 func TestOnlyWhatIsPlacedCountsAsPlaced(t *testing.T) {
 	t.Parallel()
-	out := &stuck{}
+	out := &placingFails{}
 	f := newFront(t, behindBalancer, func(s *setup) {
 		s.opts.Limits = Limits{PlacementsPerAddress: 1}
 		s.store = func(inner store.Store) store.Store { out.Store = inner; return out }
@@ -84,10 +97,10 @@ func TestOnlyWhatIsPlacedCountsAsPlaced(t *testing.T) {
 		resp, _ := f.get("/counters/x", forwardedFrom("192.0.2.1"))
 		require.Equal(t, want, resp.StatusCode)
 	}
-	out.set(errPlanted)
-	ask(http.StatusServiceUnavailable)
-	out.set(nil)
 	worker := f.register(newFake(t, nil), "a")
+	out.on.Store(true)
+	ask(http.StatusServiceUnavailable)
+	out.on.Store(false)
 	_, err := f.store.Drain(t.Context(), worker.ClientID, nil)
 	require.NoError(t, err)
 	ask(http.StatusServiceUnavailable)
