@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/pinboard-go/pinboard/internal/store"
 	"github.com/pinboard-go/pinboard/internal/wire"
 )
 
@@ -317,7 +318,7 @@ func (h *holds) nudge(namespaces []string) {
 	}
 }
 
-// freed is nudge for ids that were released.
+// freed is nudge for ids that were released, whose namespaces name bindings.
 func (h *holds) freed(releases []wire.Release) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -326,7 +327,8 @@ func (h *holds) freed(releases []wire.Release) {
 	}
 	free := make(map[instance]bool, len(releases))
 	for _, r := range releases {
-		free[instance{r.Namespace, r.ID}] = true
+		_, namespace := store.Unbind(r.Namespace)
+		free[instance{namespace, r.ID}] = true
 	}
 	for name, id := range h.ids {
 		if free[name.instance] {

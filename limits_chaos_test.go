@@ -231,7 +231,6 @@ func TestWhateverBecomesOfRequestsTheirPlacesAreGivenBack(t *testing.T) {
 			group.Wait()
 			transport.CloseIdleConnections()
 			time.Sleep(time.Minute)
-			b.pb.opts.Passport = anyone{}
 			total, _ := b.pb.limiter.requests.Use()
 			require.Zero(t, total, "without anybody having to be cut")
 			require.Zero(t, b.pb.counters.held.Load())
