@@ -197,6 +197,11 @@ func TestRequestsOfAnInstanceAreBoundWhateverHostTheyAsk(t *testing.T) {
 	require.Equal(t, http.StatusServiceUnavailable, resp.StatusCode)
 	require.Contains(t, errorOf(t, body), "the instance")
 	require.Len(t, w.seen(), 2)
+	// What has its own instance under its name is not kept out by that, even
+	// if this node has not met the name yet.
+	resp, _ = ask("bound.example").whole("GET")
+	require.Equal(t, http.StatusOK, resp.StatusCode)
+	require.Len(t, other.seen(), 1)
 }
 
 // A body that is longer than all bodies together may be is too long, which no

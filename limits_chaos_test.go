@@ -106,16 +106,17 @@ func (c *chaos) worker(h *hit) {
 func (c *chaos) head() string {
 	path := fmt.Sprintf("/counters/id-%d", c.n(6))
 	methods := []string{"GET", "POST", "PUT", "OPTIONS", "HEAD"}
-	lines := fmt.Sprintf("%s %s HTTP/1.%d\r\nHost: h%d\r\n", methods[c.n(5)], path, min(1, c.n(6)), c.n(3))
+	var lines strings.Builder
+	fmt.Fprintf(&lines, "%s %s HTTP/1.%d\r\nHost: h%d\r\n", methods[c.n(5)], path, min(1, c.n(6)), c.n(3))
 	for _, more := range []string{
 		"Do: panic\r\n", "Do: fail\r\n", "Affinity: panic\r\n", "Origin: https://x\r\nAccess-Control-Request-Method: PUT\r\n",
 		"Pinboard-Session: nobody\r\n", "X: " + strings.Repeat("x", 9000) + "\r\n",
 	} {
 		if c.n(12) == 0 {
-			lines += more
+			lines.WriteString(more)
 		}
 	}
-	return lines
+	return lines.String()
 }
 
 // client asks over HTTP/1, and may leave at any time.
