@@ -39,6 +39,10 @@ type reading struct {
 	micros int64
 }
 
+// now is when something is asked. Only what has passed since is looked at, by the
+// monotonic clock.
+func (*clocks) now() time.Time { return time.Now() }
+
 // limit returns the highest time that the bucket's clock can have reached when a
 // script runs that is sent now; 0 if nothing is known of it.
 func (c *clocks) limit(bucket bucketKeys, now time.Time) (micros int64) {
@@ -56,7 +60,7 @@ func (c *clocks) limit(bucket bucketKeys, now time.Time) (micros int64) {
 // it shows is left for the next placement to find, which must not take it for
 // known.
 func (c *clocks) overheard(bucket bucketKeys, asked time.Time, micros int64) {
-	if limit := c.limit(bucket, time.Now()); limit == 0 || micros <= limit {
+	if limit := c.limit(bucket, c.now()); limit == 0 || micros <= limit {
 		c.heard(bucket, asked, micros)
 	}
 }

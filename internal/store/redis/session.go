@@ -44,7 +44,7 @@ func (d *directory) apply(ctx context.Context, s state) (time.Duration, error) {
 	if s.renew > 0 {
 		calls = append(calls, d.announce(s.bindings, max(s.renew, s.lives))...)
 	}
-	sent := time.Now()
+	sent := d.clocks.now()
 	answers := d.runAll(ctx, calls)
 	shortest := time.Duration(-1)
 	for i, a := range answers[:states] {
