@@ -1,6 +1,7 @@
 package pinboard
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"sync"
@@ -71,6 +72,27 @@ func (p *placer) pick(a ask) ask {
 		a.instance = bound
 	}
 	return a
+}
+
+// learn finds out whether the namespace is bound under the host name, where this
+// node does not know of it, and reports whether it is. It places nothing.
+func (p *placer) learn(ctx context.Context, a ask) bool {
+	bound := a.under(a.host)
+	if a.host == "" || p.bound.has(bound.namespace) {
+		return false
+	}
+	found := false
+	_ = p.gate.do(ctx, func(ctx context.Context) error { // unknown is no
+		res, err := p.store.Resolve(ctx, store.Request{
+			Namespace: a.namespace, ID: a.id, Unless: a.host, View: lookOnly, BalanceFactor: p.factor,
+		})
+		found = err == nil && res.Outcome == store.Elsewhere
+		return err
+	})
+	if found {
+		p.bound.note(bound.namespace, true)
+	}
+	return found
 }
 
 // pickAgain changes to the other binding if the answer says so.

@@ -15,9 +15,14 @@ func (p *Pinboard) serveHealthz(w http.ResponseWriter, r *http.Request) {
 		p.writeRefusal(w, r, err)
 		return
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), storeTimeout)
-	defer cancel()
-	if err := p.store.Ping(ctx); err != nil {
+	// Anybody may ask, and as often as they like: whoever asks meanwhile shares
+	// the answer, so that the store is asked once at a time.
+	_, err, _ := p.pings.Do("", func() (any, error) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), storeTimeout)
+		defer cancel()
+		return nil, p.store.Ping(ctx)
+	})
+	if err != nil {
 		p.writeRefusal(w, r, err)
 		return
 	}

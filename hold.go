@@ -2,11 +2,13 @@ package pinboard
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
 
+	"github.com/pinboard-go/pinboard/internal/store"
 	"github.com/pinboard-go/pinboard/internal/wire"
 )
 
@@ -214,6 +216,19 @@ func (id *heldID) release(n int, t turn) {
 	id.waiting = slices.Delete(id.waiting, 0, n)
 }
 
+// turnAway lets the requests of one address go, which gets no new ids now; the
+// caller holds the lock.
+func (id *heldID) turnAway(over *overPlaced) {
+	id.waiting = slices.DeleteFunc(id.waiting, func(w *held) bool {
+		if w.ask.site != over.site {
+			return false
+		}
+		w.waits = false
+		w.turn <- turn{err: over} // never blocks: the turn before it was taken
+		return true
+	})
+}
+
 // watch looks the id up until nobody waits for it any more.
 func (h *holds) watch(ctx context.Context, id *heldID) {
 	defer close(id.done)
@@ -270,7 +285,11 @@ func (h *holds) next(id *heldID) (ask, bool) {
 func (h *holds) apply(id *heldID, rt route, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	over, exhausted := errors.AsType[*overPlaced](err)
 	switch {
+	case exhausted: // what the first may not have, the next one may
+		id.turnAway(over)
+		id.nudge()
 	case isMoving(err):
 		id.idle = time.Now().Add(asRefusal(err).idle)
 	case err != nil:
@@ -299,7 +318,7 @@ func (h *holds) nudge(namespaces []string) {
 	}
 }
 
-// freed is nudge for ids that were released.
+// freed is nudge for ids that were released, whose namespaces name bindings.
 func (h *holds) freed(releases []wire.Release) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -308,7 +327,8 @@ func (h *holds) freed(releases []wire.Release) {
 	}
 	free := make(map[instance]bool, len(releases))
 	for _, r := range releases {
-		free[instance{r.Namespace, r.ID}] = true
+		_, namespace := store.Unbind(r.Namespace)
+		free[instance{namespace, r.ID}] = true
 	}
 	for name, id := range h.ids {
 		if free[name.instance] {

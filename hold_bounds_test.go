@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pinboard-go/pinboard/internal/store"
 	"github.com/pinboard-go/pinboard/internal/wire"
 )
 
@@ -333,4 +334,19 @@ func TestHealthTellsOfRequestsThatWait(t *testing.T) {
 		require.Contains(t, rec.body.String(), `"held":1,"holds":2,"holdsGivenUp":1`)
 		require.Zero(t, b.pb.counters.proxying.Load(), "nothing is open to a worker")
 	})
+}
+
+// What a worker that is bound under a host name releases is looked up at once, as
+// what others release.
+func TestAReleaseUnderAHostNameWakesThoseWhoWait(t *testing.T) {
+	t.Parallel()
+	waits := &heldID{nudged: make(chan struct{}, 1)}
+	other := &heldID{nudged: make(chan struct{}, 1)}
+	h := &holds{ids: map[heldName]*heldID{
+		{instance{counters_, "x"}, "preview.example"}: waits,
+		{instance{counters_, "y"}, "preview.example"}: other,
+	}}
+	h.freed([]wire.Release{{Namespace: store.Bind("preview.example", counters_), ID: "x"}})
+	require.Len(t, waits.nudged, 1)
+	require.Empty(t, other.nudged)
 }

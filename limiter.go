@@ -47,7 +47,7 @@ type limiter struct {
 	limits Limits
 
 	requests      *quota.Quota[netip.Prefix] // of the data plane, by client address
-	ids           *quota.Quota[heldName]
+	ids           *quota.Quota[instance]
 	registrations *quota.Quota[credential]
 	probes        *quota.Quota[credential]
 	bodies        *semaphore.Weighted // bytes of bodies of workers' calls
@@ -74,7 +74,7 @@ func newLimiter(l Limits) *limiter {
 	return &limiter{
 		limits:        l,
 		requests:      quota.New[netip.Prefix](l.Requests, l.RequestsPerAddress),
-		ids:           quota.New[heldName](l.Requests, l.RequestsPerID),
+		ids:           quota.New[instance](l.Requests, l.RequestsPerID),
 		registrations: quota.New[credential](l.Registrations, l.RegistrationsPerKey),
 		probes:        quota.New[credential](l.Probes, l.ProbesPerKey),
 		bodies:        semaphore.NewWeighted(l.RegistryBytes),
@@ -130,9 +130,9 @@ func (l *limiter) enter(addr netip.Addr) (leave func(), err error) {
 	return func() { l.requests.Give(site) }, nil
 }
 
-// enterID counts a request that was let in by its instance.
-func (l *limiter) enterID(a ask) (leave func(), err error) {
-	name := a.heldName()
+// enterID counts a request that was let in by its instance, whose namespace names
+// the binding.
+func (l *limiter) enterID(name instance) (leave func(), err error) {
 	if l.ids.Take(name) != nil {
 		return nil, errBusyID
 	}
@@ -181,12 +181,13 @@ func (l *limiter) probe(who *passport.Identity) (done func(), ok bool) {
 }
 
 // body waits until the body of a worker's call may be read: length is what the
-// call says, below 0 if it does not, and most what it may be.
+// call says, below 0 if it does not, and most what it may be; one that is longer
+// is not read.
 func (l *limiter) body(ctx context.Context, length, most int64) (done func(), err error) {
 	if length < 0 {
 		length = most
 	}
-	if length <= smallBody {
+	if length <= smallBody || length > most {
 		return func() {}, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, slotPatience)

@@ -3,6 +3,8 @@ package pinboard
 import (
 	"bufio"
 	"context"
+	"io"
+	"log"
 	"net"
 	"net/http"
 	"testing"
@@ -53,7 +55,7 @@ func newLimited(t *testing.T, opts Options, handler func(*hit)) *limited {
 	require.NoError(t, err)
 	b.store = b.pb.store
 	b.settle()
-	server := &http.Server{Handler: b.pb}
+	server := &http.Server{Handler: b.pb, ErrorLog: log.New(io.Discard, "", 0)}
 	go func() { _ = server.Serve(b.front) }()
 	t.Cleanup(func() {
 		b.worker.stop()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"net/netip"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -11,15 +12,15 @@ import (
 	"github.com/pinboard-go/pinboard/internal/store"
 )
 
-// lookGate is a store in which a look at one id, on behalf of somebody who may
-// not have it placed, waits.
+// lookGate is a store in which the first look at one id waits.
 type lookGate struct {
 	store.Store
+	first      atomic.Bool // there was one
 	looks, let chan struct{}
 }
 
 func (g *lookGate) Resolve(ctx context.Context, r store.Request) (store.Result, error) {
-	if r.View == lookOnly && r.ID == "shared" {
+	if r.View == lookOnly && r.ID == "shared" && g.first.CompareAndSwap(false, true) {
 		g.looks <- struct{}{}
 		<-g.let
 	}

@@ -322,14 +322,20 @@ func TestPlacementsAreCountedForSoManyAddressesOnly(t *testing.T) {
 		return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), 32)
 	}
 	for i := range maxSites {
-		require.NoError(t, p.mayPlace(site(i)))
-		p.placed(site(i))
+		_, err := p.take(site(i))
+		require.NoError(t, err)
 	}
-	require.NoError(t, p.mayPlace(site(maxSites)))
-	p.placed(site(maxSites))
-	require.Error(t, p.mayPlace(site(maxSites+1)), "it counts together with the one before")
+	giveBack, err := p.take(site(maxSites))
+	require.NoError(t, err)
+	require.False(t, p.may(site(maxSites+1)), "it counts together with the one before")
+	_, err = p.take(site(maxSites + 1))
+	require.Error(t, err)
+	giveBack()
+	require.True(t, p.may(site(maxSites+1)))
+	_, err = p.take(site(maxSites + 1))
+	require.NoError(t, err)
 	require.LessOrEqual(t, len(p.of), maxSites+1)
-	require.NoError(t, p.mayPlace(netip.Prefix{}))
+	require.True(t, p.may(netip.Prefix{}))
 }
 
 // To the server a client whose body does not come has gone: it has not.

@@ -40,6 +40,7 @@ import (
 	"sync"
 
 	"go.uber.org/zap"
+	"golang.org/x/sync/singleflight"
 
 	"github.com/pinboard-go/pinboard/internal/leak"
 	"github.com/pinboard-go/pinboard/internal/store"
@@ -58,6 +59,7 @@ type Pinboard struct {
 	probe    *prober
 	registry *registry
 	limiter  *limiter
+	pings    singleflight.Group
 
 	counters   counters
 	background background

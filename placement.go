@@ -125,12 +125,23 @@ func (p *placer) lookUp(ctx context.Context, a ask) (route, error) {
 	if a.refused != nil {
 		return p.query(ctx, a)
 	}
-	// The question outlives the client that happened to ask first.
-	shared := context.WithoutCancel(ctx)
 	question := a.host + " " + a.String()
-	if err := p.made.mayPlace(a.site); err != nil {
+	if !p.made.may(a.site) {
 		question += " " // its answer is not for those who may have the id placed
 	}
+	rt, err := p.share(ctx, question, a)
+	if over, ok := errors.AsType[*overPlaced](err); ok && over.site != a.site {
+		// Somebody else's answer. This one is for one address alone.
+		return p.share(ctx, question+" "+a.site.String(), a)
+	}
+	return rt, err
+}
+
+// share asks a question of the store, or waits for the answer if somebody asks
+// it already.
+func (p *placer) share(ctx context.Context, question string, a ask) (route, error) {
+	// The question outlives the client that happened to ask first.
+	shared := context.WithoutCancel(ctx)
 	answer := p.calls.DoChan(question, func() (any, error) { return p.query(shared, a) })
 	select {
 	case res := <-answer:
@@ -155,9 +166,6 @@ func (p *placer) query(ctx context.Context, a ask) (route, error) {
 		}
 		if res.ClockSet {
 			p.leases.log.Warn("the store's clock was set forward: nothing is placed here for one lease", zap.String("binding", a.namespace))
-		}
-		if res.Outcome == store.Placed && a.refused == nil {
-			p.made.placed(a.site)
 		}
 		if ref := refusalFor(res); ref != nil {
 			return ref
@@ -232,22 +240,33 @@ func (p *placer) place(ctx context.Context, a ask) (store.Result, error) {
 	if a.prefer != "" {
 		return p.store.Resolve(ctx, req)
 	}
-	if err := p.made.mayPlace(a.site); err != nil && a.refused == nil {
-		req.View = lookOnly
-		res, resolveErr := p.store.Resolve(ctx, req)
-		if resolveErr == nil && res.Outcome == store.StaleView {
-			return res, err
-		}
-		return res, resolveErr
-	}
-	// An id that this node knows is most likely placed, and then the key is
-	// not needed, which the host may have to work for.
-	if _, known := p.routes.get(a.instance); known {
+	// An id that this node knows is most likely placed, and then the key is not
+	// needed, which the host may have to work for. And where new ids count, those
+	// that have an owner do not.
+	counts := a.refused == nil && p.made.counts(a.site)
+	if _, known := p.routes.get(a.instance); known || counts {
 		req.View = lookOnly
 		if res, err := p.store.Resolve(ctx, req); err != nil || res.Outcome != store.StaleView {
 			return res, err
 		}
+		req.View = store.AnyView
 	}
+	if !counts {
+		return p.claim(ctx, a, req)
+	}
+	giveBack, err := p.made.take(a.site)
+	if err != nil {
+		return store.Result{}, err
+	}
+	res, err := p.claim(ctx, a, req)
+	if err != nil || res.Outcome != store.Placed {
+		giveBack()
+	}
+	return res, err
+}
+
+// claim has the id placed by the affinity key, unless it has got an owner.
+func (p *placer) claim(ctx context.Context, a ask, req store.Request) (store.Result, error) {
 	if key, ok := a.key(); ok && key != "" {
 		for range maxStale {
 			view := p.view(a.instance)

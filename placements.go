@@ -24,33 +24,57 @@ type placements struct {
 	of    map[netip.Prefix]int
 }
 
-// mayPlace returns a refusal if an id must not be placed now on behalf of the
-// address. Nobody, such as an instance that calls another one, always may.
-func (p *placements) mayPlace(site netip.Prefix) error {
-	if p.limit == 0 || site == (netip.Prefix{}) {
-		return nil
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.turn()
-	if p.of[p.key(site)] < p.limit {
-		return nil
-	}
-	return &refusal{
-		status: http.StatusTooManyRequests, retryAfter: time.Until(p.began.Add(placementSpan)),
-		message: "your address has had as many new ids as it may",
-	}
+// overPlaced is the refusal for an address that has had its share. It is not for
+// others who wait for the same look-up.
+type overPlaced struct {
+	*refusal
+	site netip.Prefix
 }
 
-// placed notes that an id was placed.
-func (p *placements) placed(site netip.Prefix) {
-	if p.limit == 0 || site == (netip.Prefix{}) {
-		return
+func (o *overPlaced) Unwrap() error { return o.refusal }
+
+// counts reports whether ids that are placed on behalf of the address are
+// counted. Those of nobody, such as an instance that calls another one, are not.
+func (p *placements) counts(site netip.Prefix) bool {
+	return p.limit > 0 && site != (netip.Prefix{})
+}
+
+// may reports whether an id may be placed now on behalf of the address.
+func (p *placements) may(site netip.Prefix) bool {
+	if !p.counts(site) {
+		return true
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.turn()
-	p.of[p.key(site)]++
+	return p.of[p.key(site)] < p.limit
+}
+
+// take counts an id that is about to be placed, if it may be, on behalf of an
+// address that counts; the error is an overPlaced. If it is not placed after
+// all, giveBack must be called.
+func (p *placements) take(site netip.Prefix) (giveBack func(), err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.turn()
+	key, span := p.key(site), p.began
+	if p.of[key] >= p.limit {
+		return nil, &overPlaced{site: site, refusal: &refusal{
+			status: http.StatusTooManyRequests, retryAfter: time.Until(p.began.Add(placementSpan)),
+			message: "your address has had as many new ids as it may",
+		}}
+	}
+	p.of[key]++
+	return func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.began != span {
+			return
+		}
+		if p.of[key]--; p.of[key] == 0 {
+			delete(p.of, key)
+		}
+	}, nil
 }
 
 // turn begins the next span if it is time; the caller holds the lock.

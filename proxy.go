@@ -62,7 +62,7 @@ func (x *proxy) serve(w http.ResponseWriter, r *http.Request, t target) {
 		x.turnAway(w, r, c.namespace, err)
 		return
 	}
-	leaveID, err := x.p.limiter.enterID(c.ask)
+	leaveID, err := x.enterID(r.Context(), c.ask)
 	if err != nil {
 		x.turnAway(w, r, c.namespace, err)
 		return
@@ -83,6 +83,16 @@ func (x *proxy) enter(w http.ResponseWriter, r *http.Request) (leave func(), err
 		return nil, err
 	}
 	return x.p.limiter.enter(proxies(x.p.opts.TrustedProxies).clientAddr(r))
+}
+
+// enterID counts a request by its instance: by the binding, for clients choose
+// what host name they ask.
+func (x *proxy) enterID(ctx context.Context, a ask) (leave func(), err error) {
+	leave, err = x.p.limiter.enterID(x.p.placer.pick(a).instance)
+	if err != nil && x.p.placer.learn(ctx, a) {
+		leave, err = x.p.limiter.enterID(x.p.placer.pick(a).instance)
+	}
+	return leave, err
 }
 
 // refuse answers in place of a worker, and lets a page that the namespace trusts

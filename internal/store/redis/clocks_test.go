@@ -84,3 +84,63 @@ func TestAClockSetBackLengthensNoLease(t *testing.T) {
 		require.LessOrEqual(t, left, time.Minute.Milliseconds())
 	}
 }
+
+// A node's clock and Redis' may drift apart by more than a lease in a day, and so
+// a reading of yesterday shows no step of that size.
+func TestHeartbeatsKeepTheReadingOfAClockFresh(t *testing.T) {
+	t.Parallel()
+	d := open(t, time.Minute)
+	b := d.keys.bucket("/counters", 0)
+	sid := d.joined(t, "a")
+	beat := func() {
+		t.Helper()
+		_, err := d.Heartbeat(t.Context(), store.Beat{SessionID: sid, Headroom: 1})
+		require.NoError(t, err)
+	}
+	beat()
+	require.Contains(t, d.clocks.byBucket, b, "nothing has been placed")
+	known := d.clocks.byBucket[b]
+	d.clocks.byBucket[b] = reading{asked: known.asked.Add(-24 * time.Hour), micros: known.micros - (24 * time.Hour).Microseconds()}
+	unseen := func() time.Duration {
+		now := time.Now()
+		r := d.clocks.byBucket[b]
+		return time.Duration(d.clocks.limit(b, now)-r.micros)*time.Microsecond - now.Sub(r.asked)
+	}
+	require.Greater(t, unseen(), time.Minute)
+	beat()
+	require.Less(t, unseen(), time.Minute)
+}
+
+func TestAHeartbeatDoesNotHideAStepFromTheNextPlacement(t *testing.T) {
+	t.Parallel()
+	d := open(t, time.Minute)
+	b := bucketOf{directory: d, bucketKeys: d.keys.bucket("/counters", 0)}
+	sid := d.joined(t, "a")
+	b.do1(t, "HSET", b.meta(), "quarantine", "0")
+	require.Equal(t, store.Placed, b.ask(t, "x").Outcome)
+	// As if the clock had been an hour behind until now.
+	known := d.clocks.byBucket[b.bucketKeys]
+	d.clocks.heard(b.bucketKeys, time.Now(), known.micros-time.Hour.Microseconds())
+	_, err := d.Heartbeat(t.Context(), store.Beat{SessionID: sid, Headroom: 1})
+	require.NoError(t, err)
+	res := b.ask(t, "y")
+	require.Equal(t, store.Quarantined, res.Outcome)
+	require.True(t, res.ClockSet)
+	_, err = d.Heartbeat(t.Context(), store.Beat{SessionID: sid, Headroom: 1})
+	require.NoError(t, err)
+	b.do1(t, "HSET", b.meta(), "quarantine", "0")
+	require.Equal(t, store.Placed, b.ask(t, "y").Outcome, "it is over")
+}
+
+func TestAKnownClockMakesNodesForgetNoOther(t *testing.T) {
+	t.Parallel()
+	var c clocks
+	name := func(i int) bucketKeys { return bucketKeys(strconv.Itoa(i)) }
+	for i := range maxClocks {
+		c.heard(name(i), time.Now(), 1)
+	}
+	c.heard(name(0), time.Now(), 2)
+	require.Len(t, c.byBucket, maxClocks)
+	c.heard(name(maxClocks), time.Now(), 1)
+	require.Len(t, c.byBucket, 1)
+}

@@ -92,7 +92,7 @@ func gaveWay(others []other) (displaced, drained []string) {
 func (d *directory) giveWay(ctx context.Context, others []other) error {
 	var calls []call
 	for _, o := range others {
-		calls = append(calls, d.calls(o.state)...)
+		calls = append(calls, o.calls(d.keys.buckets(o.bindings))...)
 	}
 	for some := range slices.Chunk(calls, batch) {
 		if err := firstError(d.runAll(ctx, some)); err != nil {

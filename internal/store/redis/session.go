@@ -38,15 +38,20 @@ func (s state) call(b bucketKeys) call {
 // apply brings the session's buckets up to the state. It returns what is left
 // of the shortest lease, or ErrNoSession if the session is gone from one.
 func (d *directory) apply(ctx context.Context, s state) (time.Duration, error) {
-	calls := d.calls(s)
+	buckets := d.keys.buckets(s.bindings)
+	calls := s.calls(buckets)
 	states := len(calls)
 	if s.renew > 0 {
 		calls = append(calls, d.announce(s.bindings, max(s.renew, s.lives))...)
 	}
+	sent := d.clocks.now()
 	answers := d.runAll(ctx, calls)
 	shortest := time.Duration(-1)
-	for _, a := range answers[:states] {
+	for i, a := range answers[:states] {
 		left := a.int()
+		if a.more() {
+			d.clocks.overheard(buckets[i], sent, a.int())
+		}
 		if a.err == nil && left < 0 {
 			return 0, store.ErrNoSession
 		}
@@ -58,8 +63,7 @@ func (d *directory) apply(ctx context.Context, s state) (time.Duration, error) {
 }
 
 // calls brings the session's buckets up to the state.
-func (d *directory) calls(s state) []call {
-	buckets := d.keys.buckets(s.bindings)
+func (s state) calls(buckets []bucketKeys) []call {
 	calls := make([]call, len(buckets))
 	for i, b := range buckets {
 		calls[i] = s.call(b)

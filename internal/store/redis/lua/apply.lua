@@ -5,7 +5,8 @@
 -- ARGV  sid, version of the state, takes placements, stopped, and for a
 --       heartbeat: lease ms, headroom
 -- Answer: what is left of the lease in ms; -1 if the session is not there, or
--- if it is stopped and was to be renewed.
+-- if it is stopped and was to be renewed. Of a heartbeat: {left of the lease ms,
+-- time us}
 
 local meta, sessions, candidates, session = unpack(KEYS)
 local sid, ver, takes, stop, lease, headroom = unpack(ARGV)
@@ -33,6 +34,6 @@ end
 if s[3] == '1' then
   return -1
 end
-local lives = renew(session, tonumber(lease))
-call('ZADD', sessions, math.floor(micros() / 1000) + lives, sid)
-return lives
+local lives, now = renew(session, tonumber(lease)), micros()
+call('ZADD', sessions, math.floor(now / 1000) + lives, sid)
+return {lives, now}
