@@ -183,6 +183,7 @@ func parseRedisURL(text string) (*rueidis.ClientOption, error) {
 	if sentinels { // they are the hosts that are named, and have users of their own
 		option.Sentinel.TLSConfig, option.Sentinel.Dialer = option.TLSConfig, option.Dialer
 		option.Sentinel.Username, option.Sentinel.Password = query.Get("sentinel_user"), query.Get("sentinel_password")
+		leak.Secret(option.Sentinel.Password)
 	}
 	// A frozen connection is given up after this time; look-ups do not wait
 	// for it, they have their own.
