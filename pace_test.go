@@ -24,7 +24,6 @@ type pacedWorker struct {
 	*regWorker
 	t     *testing.T
 	nodes []*regNode
-	began time.Time
 	busy  map[string]bool
 	ids   map[string]bool
 
