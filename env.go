@@ -48,6 +48,7 @@ type Environment struct {
 //	PORT                              default 8080
 //	PINBOARD_LEASE_TTL_MS             default 15000
 //	PINBOARD_PLACEMENT_HOLD_MS        default 0: off
+//	PINBOARD_DRAIN_RATE               default 0: all at once
 //	PINBOARD_AFFINITY_BALANCE_FACTOR  default 2
 //	PINBOARD_TRUSTED_PROXIES          comma-separated CIDRs, default none
 //	PINBOARD_TLS_CERT, _TLS_KEY       PEM files, default none: plain HTTP
@@ -71,6 +72,7 @@ func ReadEnvironment(lookup func(string) (string, bool)) (Environment, error) {
 	env.Options.LeaseTTL = time.Duration(lease) * time.Millisecond
 	hold := r.number("PINBOARD_PLACEMENT_HOLD_MS", 0, 0, float64(maxHold.Milliseconds()))
 	env.Options.PlacementHold = time.Duration(hold) * time.Millisecond
+	env.Options.DrainRate = r.drainRate("PINBOARD_DRAIN_RATE")
 	env.Options.Affinity.BalanceFactor = r.fraction("PINBOARD_AFFINITY_BALANCE_FACTOR", 2, 1, 1e9)
 	env.Options.TrustedProxies = r.prefixes("PINBOARD_TRUSTED_PROXIES")
 	r.limits(&env.Options.Limits)
@@ -216,6 +218,15 @@ func (r *reader) fraction(name string, standard, low, high float64) float64 {
 		return standard
 	}
 	return f
+}
+
+// drainRate reads Options.DrainRate; 0 is no rate.
+func (r *reader) drainRate(name string) float64 {
+	if f := r.fraction(name, 0, 0, maxDrainRate); f == 0 || f >= minDrainRate {
+		return f
+	}
+	r.fault(name, "must be 0 or a number from %s to %s", plain(minDrainRate), plain(maxDrainRate))
+	return 0
 }
 
 func plain(f float64) string { return strconv.FormatFloat(f, 'f', -1, 64) }

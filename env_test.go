@@ -57,6 +57,7 @@ func TestEnvironmentValues(t *testing.T) {
 		"PINBOARD_LEASE_TTL_MS":            "1500",
 		"PINBOARD_PLACEMENT_HOLD_MS":       "2500",
 		"PINBOARD_AFFINITY_BALANCE_FACTOR": "1.5",
+		"PINBOARD_DRAIN_RATE":              "2.5",
 		"PINBOARD_TRUSTED_PROXIES":         " 10.0.0.7/8, ::1 ,192.0.2.1,",
 		"REDIS_URL":                        "rediss://user:pa%40ss@one.example:7001,two.example,[2001:db8::1]:7003/0?master_set=main&sentinel_password=pa%26ss",
 	}))
@@ -65,6 +66,7 @@ func TestEnvironmentValues(t *testing.T) {
 	require.Equal(t, 1500*time.Millisecond, env.Options.LeaseTTL)
 	require.Equal(t, 2500*time.Millisecond, env.Options.PlacementHold)
 	require.InDelta(t, 1.5, env.Options.Affinity.BalanceFactor, 0)
+	require.InDelta(t, 2.5, env.Options.DrainRate, 0)
 	require.Equal(t, []netip.Prefix{
 		netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("::1/128"), netip.MustParsePrefix("192.0.2.1/32"),
 	}, env.Options.TrustedProxies)
@@ -126,6 +128,9 @@ func TestAWrongVariableIsOneLineThatNamesIt(t *testing.T) {
 		{"PINBOARD_AFFINITY_BALANCE_FACTOR", "0.5"},
 		{"PINBOARD_AFFINITY_BALANCE_FACTOR", "Inf"},
 		{"PINBOARD_AFFINITY_BALANCE_FACTOR", "many"},
+		{"PINBOARD_DRAIN_RATE", "-1"},
+		{"PINBOARD_DRAIN_RATE", "0.0001"},
+		{"PINBOARD_DRAIN_RATE", "fast"},
 		{"PINBOARD_TRUSTED_PROXIES", "10.0.0.0/8, example.com"},
 		{"PINBOARD_TRUSTED_PROXIES", "10.0.0.0/33"},
 		{"PINBOARD_H2C", "yes"},

@@ -111,20 +111,20 @@ func (g *registry) health(ctx context.Context, w http.ResponseWriter, _ *registr
 	return nil
 }
 
-// touch returns nil if the operator may change the client: a 404 where nothing
+// touch returns a client that the operator may change: a 404 where nothing
 // of it is visible, a 403 where only a part is.
-func (g *registry) touch(ctx context.Context, c *registryCall, clientID string) error {
+func (g *registry) touch(ctx context.Context, c *registryCall, clientID string) (store.Client, error) {
 	client, err := g.store.Client(ctx, clientID)
 	if err != nil {
-		return unknownClient(err)
+		return client, unknownClient(err)
 	}
 	switch len(visible(c.who, client.Namespaces)) {
 	case 0:
-		return unknownClient(store.ErrNoClient)
+		return client, unknownClient(store.ErrNoClient)
 	case len(client.Namespaces):
-		return nil
+		return client, nil
 	}
-	return refuse(http.StatusForbidden, "the worker also serves namespaces outside the credential's claims")
+	return client, refuse(http.StatusForbidden, "the worker also serves namespaces outside the credential's claims")
 }
 
 func unknownClient(err error) error {
@@ -148,12 +148,16 @@ func (g *registry) drain(ctx context.Context, w http.ResponseWriter, c *registry
 	}
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
-	if err := g.touch(ctx, c, body.ClientID); err != nil {
+	before, err := g.touch(ctx, c, body.ClientID)
+	if err != nil {
 		return err
 	}
 	d, err := g.store.Drain(ctx, body.ClientID, body.Deadline)
 	if err != nil {
 		return unknownClient(err)
+	}
+	if body.Deadline == nil {
+		g.takeBack(ctx, before)
 	}
 	g.log.Info("worker drained", zap.String("client", body.ClientID), zap.Durationp("deadline", body.Deadline))
 	jsonbody.Write(w, http.StatusOK, drained{Draining: true, DrainDeadline: drainDeadline(d, 0)})
@@ -168,15 +172,31 @@ func (g *registry) undrain(ctx context.Context, w http.ResponseWriter, c *regist
 	}
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
-	if err := g.touch(ctx, c, clientID); err != nil {
+	before, err := g.touch(ctx, c, clientID)
+	if err != nil {
 		return err
 	}
 	if err := g.store.Undrain(ctx, clientID); err != nil {
 		return unknownClient(err)
 	}
+	g.takeBack(ctx, before)
 	g.log.Info("worker no longer drained", zap.String("client", clientID))
 	jsonbody.Write(w, http.StatusOK, drained{})
 	return nil
+}
+
+// takeBack takes back what a drain at a rate has asked of instances.
+func (g *registry) takeBack(ctx context.Context, before store.Client) {
+	if !before.Drain.Deadline || before.SessionID == "" {
+		return
+	}
+	s, err := g.leases.get(ctx, before.SessionID)
+	switch {
+	case err == nil:
+		g.pace.takeBack(ctx, &s.Session, before.Drain)
+	case !errors.Is(err, store.ErrNoSession):
+		g.log.Warn("wind-downs not taken back", zap.String("client", before.ClientID), zap.Error(err))
+	}
 }
 
 // windDown asks one instance to close, or takes that back (protocol §4).

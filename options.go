@@ -72,6 +72,14 @@ type Options struct {
 	// default 100, or MaxHeld if that is less.
 	MaxHeldPerID int
 
+	// DrainRate is how many instances per second an operator's drain with a
+	// deadline asks to wind down, of any kind of worker, so that their next
+	// requests do not activate all of them elsewhere at once; faster, where the
+	// deadline is nearer than that takes. A third of a LeaseTTL before the deadline the
+	// worker hears of the drain itself, and closes what it can at once. From
+	// 0.001 to 1,000,000. Default 0: the worker hears of every drain at once.
+	DrainRate float64
+
 	// Limits bound what a node spends on clients and workers. Default: see
 	// there.
 	Limits Limits
@@ -212,6 +220,9 @@ func (o *Options) validate() error {
 		fault("MaxHeld is %d, must be from 1 to %d", o.MaxHeld, maxHeld)
 	} else if o.MaxHeldPerID < 0 || o.MaxHeldPerID > o.MaxHeld {
 		fault("MaxHeldPerID is %d, must be from 1 to MaxHeld, which is %d", o.MaxHeldPerID, o.MaxHeld)
+	}
+	if o.DrainRate != 0 && !(o.DrainRate >= minDrainRate && o.DrainRate <= maxDrainRate) {
+		fault("DrainRate is %v, must be 0 or a number from %v to %v", o.DrainRate, minDrainRate, int(maxDrainRate))
 	}
 	o.Limits.check(fault)
 	return errors.Join(faults...)

@@ -62,6 +62,12 @@ func TestAWrongOptionIsAnErrorThatNamesIt(t *testing.T) {
 			func(o *Options) { o.Affinity.BalanceFactor = math.NaN() },
 			func(o *Options) { o.Affinity.BalanceFactor = math.Inf(1) },
 		},
+		"DrainRate": {
+			func(o *Options) { o.DrainRate = -1 },
+			func(o *Options) { o.DrainRate = 0.0009 },
+			func(o *Options) { o.DrainRate = 1e6 + 1 },
+			func(o *Options) { o.DrainRate = math.NaN() },
+		},
 		"TrustedProxies[1]": {func(o *Options) { o.TrustedProxies = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), {}} }},
 		"PlacementHold": {
 			func(o *Options) { o.PlacementHold = -1 },
@@ -102,6 +108,8 @@ func TestTheLimitsOfOptionsAreGoodValues(t *testing.T) {
 		func(o *Options) { o.LeaseTTL = 100 * time.Millisecond },
 		func(o *Options) { o.LeaseTTL = time.Hour },
 		func(o *Options) { o.Affinity.BalanceFactor = 1 },
+		func(o *Options) { o.DrainRate = 0.001 },
+		func(o *Options) { o.DrainRate = 1e6 },
 		func(o *Options) { o.ReplayBuffer = 16 << 20 },
 		func(o *Options) { o.ReplayBuffer = 1 },
 		func(o *Options) { o.PlacementHold, o.MaxHeld, o.MaxHeldPerID = time.Minute, 100_000, 100_000 },

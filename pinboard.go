@@ -60,6 +60,7 @@ type Pinboard struct {
 	registry *registry
 	limiter  *limiter
 	pings    singleflight.Group
+	pace     *pace
 
 	counters   counters
 	background background
@@ -83,6 +84,7 @@ func New(opts Options) (*Pinboard, error) {
 	p.placer = newPlacer(p.store, p.leases, &opts, &p.counters)
 	p.holds = newHolds(p.placer, &p.opts, &p.counters)
 	p.limiter = newLimiter(opts.Limits)
+	p.pace = newPace(p.store, &p.opts)
 	transport := newTransport(opts.Transport, &opts.Limits)
 	p.proxy = newProxy(p, transport)
 	p.probe = newProber(transport)
@@ -127,6 +129,7 @@ func (p *Pinboard) run(ctx context.Context) {
 	var group sync.WaitGroup
 	group.Go(func() { p.leases.watch(ctx) })
 	group.Go(func() { p.sweep(ctx) })
+	group.Go(func() { p.pace.run(ctx) })
 	group.Wait()
 }
 

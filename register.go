@@ -69,10 +69,11 @@ func (g *registry) register(ctx context.Context, w http.ResponseWriter, c *regis
 	heard := time.Now()
 	g.leases.succeed(r.ClientID, r.Secret, r.SessionID)
 	g.registered(&r, &done, len(strangers))
+	drain := g.pace.told(done.Drain)
 	return g.acknowledge(w, c, r, func() wire.Registered {
 		return wire.Registered{
 			SessionID: r.SessionID, ExpiresInMs: done.TTL.Milliseconds(),
-			Draining: done.Drain.Draining, DrainDeadline: drainDeadline(done.Drain, time.Since(heard)),
+			Draining: drain.Draining, DrainDeadline: drainDeadline(drain, time.Since(heard)),
 			Duplicates: append(strangers, done.Duplicates...),
 		}
 	})

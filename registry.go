@@ -231,10 +231,11 @@ func (g *registry) heartbeat(ctx context.Context, w http.ResponseWriter, c *regi
 		return err
 	}
 	passed := time.Since(heard)
+	drain := g.pace.heard(&s.Session, answer.Drain)
 	jsonbody.Write(w, http.StatusOK, wire.Beat{
 		ExpiresInMs:   answer.TTL.Milliseconds(),
-		Draining:      answer.Drain.Draining,
-		DrainDeadline: drainDeadline(answer.Drain, passed),
+		Draining:      drain.Draining,
+		DrainDeadline: drainDeadline(drain, passed),
 		Degraded:      degraded,
 		Messages:      messages(answer.Messages, passed),
 	})

@@ -170,6 +170,13 @@ func (s *regStore) Rows(ctx context.Context, namespace, cursor string, limit int
 	return s.Store.Rows(ctx, namespace, cursor, limit)
 }
 
+func (s *regStore) Lookup(ctx context.Context, namespace, id string) (store.Row, error) {
+	if err := s.enter(ctx, "Lookup"); err != nil {
+		return store.Row{}, err
+	}
+	return s.Store.Lookup(ctx, namespace, id)
+}
+
 func (s *regStore) Quarantine(ctx context.Context) (time.Duration, error) {
 	if err := s.enter(ctx, "Quarantine"); err != nil {
 		return 0, err

@@ -237,7 +237,8 @@ func (d *directory) endOf(inst *Instance) (time.Duration, error) {
 	}
 	switch {
 	case held == 0 && winding:
-		return already, errWoundDown
+		// Not later than by idling: that one nobody asks for.
+		return min(d.turnOf(inst), later(inst.idleSince, inst.host.opts.IdleTimeout)), errWoundDown
 	case held == 0:
 		return later(inst.idleSince, inst.host.opts.IdleTimeout), errIdle
 	case connected+inst.streams == 0: // only tasks hold it

@@ -80,6 +80,8 @@ type Instance struct {
 	idleSince   time.Duration // monotonic: the last end of anything that held it
 	connectedAt time.Duration // monotonic: the last end of a request or stream
 	windDowns   [2]drain      // of this instance only: its own and an operator's
+	paced       bool          // the worker drains, and turn says when this one may close
+	turn        time.Duration // monotonic
 	hearing     hearing       // of OnWindDown
 	idling      idling        // of OnIdle
 	kept        bool          // closing, but its id stays placed here

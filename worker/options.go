@@ -87,6 +87,14 @@ type Options struct {
 	// DrainDeadline is how long ListenAndServe lets instances work after it
 	// was told to end, before they are aborted. Default 30 s.
 	DrainDeadline time.Duration
+	// DrainRate is how many instances per second a drain of the worker closes,
+	// its own or an operator's, so that their next requests do not activate all
+	// of them elsewhere at once: those without clients first, then those with
+	// open streams. An instance that something holds at its turn closes
+	// when that ends. Before a deadline the drain goes as fast as it takes for all
+	// turns to come within nine tenths of the time. From 0.001 to 1,000,000.
+	// Default: the variable PINBOARD_DRAIN_RATE, else 0: all at once.
+	DrainRate float64
 	// CloseTimeout bounds the context that the OnClose hooks of one instance
 	// share. Default 10 s.
 	CloseTimeout time.Duration

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -39,6 +40,7 @@ func TestOptionsDefaults(t *testing.T) {
 	require.Equal(t, time.Second, o.ActivationQueueTimeout)
 	require.Equal(t, 10_000, o.MaxInstances)
 	require.Equal(t, 32, o.MaxConcurrentActivations)
+	require.Zero(t, o.DrainRate)
 	require.False(t, o.KeepPlacementOnIdle)
 	require.NotNil(t, o.Logger)
 }
@@ -47,16 +49,19 @@ func TestOptionsFromTheEnvironmentFillOnlyWhatIsEmpty(t *testing.T) {
 	t.Parallel()
 	env := variables(map[string]string{
 		"PINBOARD_URL": "http://e:1", "PINBOARD_TOKEN": "e", "ADVERTISE_URL": "http://e:2", "PINBOARD_LEASE_TTL_MS": "60000",
+		"PINBOARD_DRAIN_RATE": "2.5",
 	})
 	o := Options{}.withDefaults(env)
 	require.NoError(t, o.validate(env))
 	require.Equal(t, []string{"http://e:1", "e", "http://e:2"}, []string{o.PinboardURL, string(o.Token), o.AdvertiseURL})
 	require.Equal(t, time.Minute, o.LeaseTTL)
+	require.Equal(t, 2.5, o.DrainRate)
 	mine := complete()
-	mine.LeaseTTL = 20 * time.Second
+	mine.LeaseTTL, mine.DrainRate = 20*time.Second, 7
 	o = mine.withDefaults(env)
 	require.Equal(t, []string{"http://pinboard:8080/", "t", "HTTP://Worker:80/base/"}, []string{o.PinboardURL, string(o.Token), o.AdvertiseURL})
 	require.Equal(t, 20*time.Second, o.LeaseTTL)
+	require.Equal(t, 7.0, o.DrainRate)
 }
 
 func TestAHostnameIsSentAsItIsCompared(t *testing.T) {
@@ -105,6 +110,10 @@ func TestOptionsThatAreRefused(t *testing.T) {
 		"buffer as long as the lease of the environment": {func(*Options) {}, map[string]string{"PINBOARD_LEASE_TTL_MS": "5000"},
 			[]string{"LeaseBuffer is 5s, must be below the lease time LeaseTTL (PINBOARD_LEASE_TTL_MS) of 5s"}},
 		"lease time that is no number": {func(*Options) {}, map[string]string{"PINBOARD_LEASE_TTL_MS": "15s"}, []string{"LeaseTTL (PINBOARD_LEASE_TTL_MS, whole milliseconds)"}},
+		"drain rate that is no number": {func(*Options) {}, map[string]string{"PINBOARD_DRAIN_RATE": "fast"}, []string{"DrainRate (PINBOARD_DRAIN_RATE)"}},
+		"negative drain rate":          {func(o *Options) { o.DrainRate = -1 }, nil, []string{"DrainRate"}},
+		"drain rate without a number":  {func(o *Options) { o.DrainRate = math.NaN() }, nil, []string{"DrainRate"}},
+		"drain rate without an end":    {func(o *Options) { o.DrainRate = math.Inf(1) }, nil, []string{"DrainRate"}},
 		"two heartbeats to a lease":    {func(o *Options) { o.HeartbeatInterval = 5*time.Second + 1 }, nil, []string{"HeartbeatInterval"}},
 		"no time between heartbeat and buffer": {func(o *Options) { o.HeartbeatInterval, o.LeaseBuffer = 3*time.Second, 12*time.Second }, nil,
 			[]string{"LeaseBuffer and HeartbeatInterval"}},

@@ -19,6 +19,7 @@ const (
 	envToken        = "PINBOARD_TOKEN"
 	envAdvertiseURL = "ADVERTISE_URL"
 	envLeaseTTL     = "PINBOARD_LEASE_TTL_MS"
+	envDrainRate    = "PINBOARD_DRAIN_RATE"
 )
 
 const (
@@ -26,6 +27,8 @@ const (
 	maxInstances = 100_000
 	// maxEpoch is the highest worker epoch that every JSON reader keeps exact.
 	maxEpoch = 1<<53 - 1
+	// minDrainRate and maxDrainRate bound DrainRate, per second.
+	minDrainRate, maxDrainRate = 0.001, 1e6
 )
 
 // environment is the process's: os.LookupEnv.
@@ -47,6 +50,9 @@ func (o Options) withDefaults(env environment) Options {
 	}
 	if o.LeaseTTL == 0 {
 		o.LeaseTTL = leaseTTLFrom(env)
+	}
+	if o.DrainRate == 0 {
+		o.DrainRate = drainRateFrom(env)
 	}
 	if o.Headroom == nil {
 		o.Headroom = func() float64 { return float64(resources.AvailableMB("/")) }
@@ -80,6 +86,20 @@ func leaseTTLFrom(env environment) time.Duration {
 		return -1
 	}
 	return time.Duration(ms) * time.Millisecond
+}
+
+// drainRateFrom reads the variable that pinboard, too, is configured with. A
+// value that is wrong is negative, which validate refuses.
+func drainRateFrom(env environment) float64 {
+	text, _ := env(envDrainRate)
+	if text == "" {
+		return 0
+	}
+	rate, err := strconv.ParseFloat(text, 64)
+	if err != nil {
+		return -1
+	}
+	return rate
 }
 
 type setting[T any] struct {
@@ -139,6 +159,9 @@ func (o *Options) validate(env environment) error {
 		if *n.value < 0 {
 			f.add("%s is %d, must be positive", n.name, *n.value)
 		}
+	}
+	if o.DrainRate != 0 && !(o.DrainRate >= minDrainRate && o.DrainRate <= maxDrainRate) {
+		f.add("DrainRate (%s) must be a number of instances per second from %v to %v", envDrainRate, minDrainRate, int(maxDrainRate))
 	}
 	if o.MaxInstances > maxInstances {
 		f.add("MaxInstances is %d, must be at most %d", o.MaxInstances, maxInstances)

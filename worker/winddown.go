@@ -53,6 +53,7 @@ func (d *directory) setDrain(who int, next drain) {
 	} else {
 		d.lease.unlimit()
 	}
+	d.paceTurns()
 	for _, inst := range d.instances {
 		d.announce(inst)
 		d.settle(inst)

@@ -134,7 +134,7 @@ func (w *Worker) Start() error {
 
 // Drain ends all instances in good order. New ids are refused from now on, and
 // pinboard is told at once; instances that nothing but streams holds are closed,
-// the others when their work is done, and those that are left after deadline are
+// at Options.DrainRate if it is set, the others when their work is done, and those that are left after deadline are
 // aborted (NoDeadline: never). Drain returns nil when no instance is left. When
 // ctx ends first it returns its error and the drain goes on; when Undrain is called meanwhile,
 // ErrDrainRevoked. Drained workers stay registered.

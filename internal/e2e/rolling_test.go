@@ -31,7 +31,8 @@ const (
 )
 
 // Three Go workers are replaced one after the other under load, and no client
-// notices but by streams that end and are opened again.
+// notices but by streams that end and are opened again. It is the recipe of
+// docs/deploying.md.
 func TestARollingRestartOfTheWorkersIsUnnoticed(t *testing.T) {
 	t.Parallel()
 	for _, store := range []string{redis, memory} {
@@ -44,6 +45,9 @@ func TestARollingRestartOfTheWorkersIsUnnoticed(t *testing.T) {
 				f.startNode(t)
 				// Longer than a worker has a request wait for it.
 				p := plan{kind: golang, drain: "5", closing: "1.5"}
+				if startFirst {
+					p.rate = "10" // as docs/deploying.md advises
+				}
 				old := f.startWorkers(t, p, p, p)
 				l := f.startLoad(t)
 				for _, w := range old {

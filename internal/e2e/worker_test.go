@@ -31,6 +31,7 @@ type plan struct {
 	headroom  int    // 1000 if 0
 	buffer    string // seconds
 	drain     string // seconds that a SIGTERM gives to drain; plain shutdown if ""
+	rate      string // instances per second that a Go worker's drain closes; all at once if ""
 	closing   string // seconds that a Go worker's instances take to close; none if ""
 	forgetful string // namespace whose instances end at once, while their rows stay
 	// What the worker registers of its deployment.
@@ -92,6 +93,7 @@ func (f *fleet) launch(t *testing.T, p plan) *worker {
 		"APP_ENV=" + p.env,
 		"APP_TAKEOVER=" + p.takeover,
 		"APP_EPOCH=" + strconv.Itoa(p.epoch),
+		"PINBOARD_DRAIN_RATE=" + p.rate,
 	}
 	w := &worker{fleet: f, kind: p.kind}
 	name := p.kind + "-" + strconv.Itoa(len(f.workers))
