@@ -63,6 +63,7 @@ type lease struct {
 	flows    map[*flow]struct{} // open requests
 	cutting  *time.Timer        // set when it ended and they may go on a little
 	unused   int                // watch rounds without a flow or a look-up
+	recalled bool               // since the last watch round
 }
 
 // flow is one request or tunnel that is open to a worker.
@@ -115,6 +116,20 @@ func (l *leases) get(ctx context.Context, sessionID string) (*lease, error) {
 	fresh := &lease{Session: record, until: asked.Add(record.TTL), follow: sessionID, flows: map[*flow]struct{}{}}
 	l.byID[sessionID] = fresh
 	return fresh, nil
+}
+
+// use returns a session that serves new requests, as far as this node knows, and
+// until when; nil if there is none. It is watched from now on: its renewals are not
+// heard of otherwise.
+func (l *leases) use(sessionID string) (s *lease, until time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s = l.byID[sessionID]
+	if s == nil || s.ended || s.replaced {
+		return nil, time.Time{}
+	}
+	s.unused, s.recalled = 0, true
+	return s, s.until
 }
 
 // extend notes that the store, asked at the given time, said that the lease has

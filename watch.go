@@ -20,8 +20,9 @@ const (
 )
 
 // watch asks the store, round by round, what became of the sessions that this
-// node has requests open to, and cuts those whose session has ended: a frozen
-// owner must not keep its clients once the id may live elsewhere (protocol §5).
+// node has requests open to, or has recalled, and cuts those whose session has
+// ended: a frozen owner must not keep its clients once the id may live elsewhere
+// (protocol §5).
 func (l *leases) watch(ctx context.Context) {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
@@ -110,14 +111,16 @@ func (l *leases) apply(s *lease, state store.SessionState, asked time.Time) {
 	}
 }
 
-// age returns the sessions with open requests and drops records that have not
-// been used for a while.
+// age returns the sessions with open requests, or that were recalled since it was
+// last called, and drops records that have not been used for a while.
 func (l *leases) age() []*lease {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var watched []*lease
 	for id, s := range l.byID {
-		if len(s.flows) > 0 && !s.ended {
+		recalled := s.recalled
+		s.recalled = false
+		if (len(s.flows) > 0 || recalled) && !s.ended {
 			watched = append(watched, s)
 			continue
 		}
