@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/pinboard-go/pinboard/internal/store"
+	"github.com/pinboard-go/pinboard/internal/wire"
 )
 
 // A request to an id that this node has had before costs no trip to the store:
@@ -84,6 +85,14 @@ func (p *placer) recall(ctx context.Context, a ask) (route, bool) {
 	}
 	rt := route{lease: s, epoch: known.Epoch, until: until, recalled: true}
 	return rt, s != nil && !rt.over()
+}
+
+// released has ids looked up anew that were released through this node, which may
+// be told of it a moment after the worker has its answer.
+func (p *placer) released(releases []wire.Release) {
+	for _, r := range releases {
+		p.routes.drop(instance{r.Namespace, r.ID})
+	}
 }
 
 // known reads what the store's handle knows, and takes in the generation.

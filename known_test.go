@@ -145,6 +145,22 @@ func TestOnlyWhatTheStoreVouchesForIsRecalled(t *testing.T) {
 	}
 }
 
+// The worker's next word to its client comes right behind the answer.
+func TestAReleaseThroughThisNodeIsHeardOfBeforeItIsAnswered(t *testing.T) {
+	t.Parallel()
+	inPlacingBubble(t, Options{}, func(t *testing.T, n *regNode) {
+		w := n.ready(10, "/a")
+		d := &doubtful{Store: n.pb.placer.store}
+		n.pb.placer.store = d
+		old := n.recalled("x")
+		require.NoError(t, d.freezeAt(t.Context(), "/a", "x"))
+		n.post(wire.PathRelease, tokenWorker, fields{"sessionId": w.session, "namespace": "/a", "id": "x"})
+		rt, err := n.resolve("x", nil)
+		require.NoError(t, err)
+		require.Greater(t, rt.epoch, old.epoch)
+	})
+}
+
 // No row changes when a session ends or must not be called any more, and yet no
 // node goes by what it knew.
 func TestTheEndOfASessionIsHeardOfThoughNoRowChanges(t *testing.T) {

@@ -104,6 +104,27 @@ func TestWhatIsKnownCostsNoCommand(t *testing.T) {
 	require.Less(t, calls(t, admin)["hget"], 5)
 }
 
+// What is told comes before the answer to a command that was sent after the change:
+// a node knows of it one round trip later, whoever made it.
+func TestAMoveIsKnownOneRoundTripLater(t *testing.T) {
+	t.Parallel()
+	writer := open(t, time.Hour)
+	option := server.ClientOption()
+	option.PipelineMultiplex = -1 // one connection, so that it is the one that is told
+	d := openAs(redistest.NewClient(t, option), writer.keys.prefix, time.Hour)
+	session, _ := writer.placed(t, "x")
+	for range 500 {
+		_, err := d.Known(t.Context(), "/counters", "x")
+		require.NoError(t, err)
+		epoch := writer.move(t, session, "x")[0]
+		key := d.keys.of("/counters", "x").meta()
+		require.NoError(t, d.client.Do(t.Context(), d.client.B().Exists().Key(key).Build()).Error())
+		known, err := d.Known(t.Context(), "/counters", "x")
+		require.NoError(t, err)
+		require.Equal(t, epoch, known.Epoch)
+	}
+}
+
 // A host may hand over a client that is not told of changes, or not of all.
 func TestAClientThatIsNotToldKnowsNothing(t *testing.T) {
 	t.Parallel()
