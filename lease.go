@@ -43,6 +43,9 @@ var (
 type leases struct {
 	store store.Store
 	log   *zap.Logger
+	// little is what a lease that is made use of has left, as far as is known, when
+	// the store is asked for its renewals.
+	little time.Duration
 
 	mu      sync.Mutex
 	ending  bool // endStreams was called
@@ -69,6 +72,7 @@ type lease struct {
 // flow is one request or tunnel that is open to a worker.
 type flow struct {
 	lease  *lease
+	opened time.Time
 	cancel context.CancelCauseFunc
 	// end, if set, ends a stream in an orderly way when the node shuts down;
 	// without one the request runs to its end.
@@ -81,8 +85,8 @@ type activation struct {
 	done  chan struct{}
 }
 
-func newLeases(s store.Store, log *zap.Logger) *leases {
-	return &leases{store: s, log: log, byID: map[string]*lease{}, pending: map[string]*activation{}}
+func newLeases(s store.Store, log *zap.Logger, ttl time.Duration) *leases {
+	return &leases{store: s, log: log, little: ttl / 3, byID: map[string]*lease{}, pending: map[string]*activation{}}
 }
 
 // get returns the session's record, from memory or the store. The error is
@@ -212,7 +216,7 @@ func (l *leases) left(s *lease) time.Duration {
 // returned context is cancelled, with a cause, when the session ends.
 func (l *leases) open(ctx context.Context, s *lease) (f *flow, flowCtx context.Context, done func()) {
 	flowCtx, cancel := context.WithCancelCause(ctx)
-	f = &flow{lease: s, cancel: cancel}
+	f = &flow{lease: s, opened: time.Now(), cancel: cancel}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s.unused = 0
