@@ -42,6 +42,12 @@ import (
 // pinboard (invariant 5). If S's process registered anew, it is the owner under its
 // new session. If it has restarted, it knows no session S, nor that secret.
 //
+// What (3) does not cover is a row that a node gave up on behalf of S, because S
+// had refused it in-band. A Python worker knows no fence for that: if it recovers, it
+// takes the id in again, for a request that was on its way to it. That was so of
+// requests between look-up and worker already, and is so of recalled ones for half
+// a round trip, or a trust where the connection is silent. The epoch is for that.
+//
 // (4) A refusal as in (3) is no answer for a client: exchange.lookAgain asks the
 // store, and the request goes where the row has moved to. So it does when the
 // worker can't be reached. Only if the row has not moved, the refusal counts.
