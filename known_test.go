@@ -145,6 +145,27 @@ func TestOnlyWhatTheStoreVouchesForIsRecalled(t *testing.T) {
 	}
 }
 
+// What is known without asking says nothing of a store that is away: others do not
+// wait for it again.
+func TestWhatIsKnownDoesNotMakeOthersWaitForAStoreThatIsAway(t *testing.T) {
+	t.Parallel()
+	inPlacingBubble(t, Options{}, func(t *testing.T, n *regNode) {
+		n.ready(10, "/a")
+		n.recalled("x")
+		n.store.freeze("Resolve")
+		_, err := n.resolve("y", nil)
+		require.ErrorIs(t, err, errStoreAway)
+		time.Sleep(2 * gateEvery) // virtual time: then somebody tries again
+		rt, err := n.resolve("x", nil)
+		require.NoError(t, err)
+		require.True(t, rt.recalled)
+		asked := time.Now()
+		_, err = n.resolve("z", nil)
+		require.ErrorIs(t, err, errStoreAway)
+		require.Zero(t, time.Since(asked))
+	})
+}
+
 // The worker's next word to its client comes right behind the answer.
 func TestAReleaseThroughThisNodeIsHeardOfBeforeItIsAnswered(t *testing.T) {
 	t.Parallel()
@@ -243,6 +264,8 @@ func TestASessionIsVouchedForOnlyInTheGenerationThatWasKnownBefore(t *testing.T)
 	v.note(b, "2")
 	v.vouch(b, "1", "s", "")
 	require.False(t, v.vouches(b, store.Known{SessionID: "s", Generation: "2"}, ""))
+	v.vouch(b, "2", "s", "")
+	require.True(t, v.vouches(b, store.Known{SessionID: "s", Generation: "2"}, ""))
 	require.False(t, v.vouches(b, store.Known{SessionID: "s", Generation: "1"}, ""))
 }
 

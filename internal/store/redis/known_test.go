@@ -229,7 +229,15 @@ func behindGate(t *testing.T, own *redistest.Server) (rueidis.Client, *gates) {
 		conn, err := dial(ctx, addr, d, c)
 		return hushed{conn, g}, err
 	}
-	return redistest.NewClient(t, option), g
+	client := redistest.NewClient(t, option)
+	t.Cleanup(func() {
+		select {
+		case <-g.now():
+		default:
+			g.reopen() // or the client would not end
+		}
+	})
+	return client, g
 }
 
 // A connection that has gone silent without having ended is not believed: what is
