@@ -44,6 +44,9 @@ func (e *exchange) send(rt route) (*attempt, error) {
 	a.late = newStall(e.answerTime(), func() { a.flow.cancel(errAnswerLate) })
 	defer a.late.stop()
 	req, err := e.request(a)
+	if err == nil && rt.over() {
+		err = errRouteOver // this process was stopped for long, most likely
+	}
 	if err == nil {
 		a.late.watch()
 		if a.resp, err = e.x.pool.Do(a.flow, req); err != nil {

@@ -68,21 +68,31 @@ func TestARequestIsForTheExactHostNameFirst(t *testing.T) {
 	})
 }
 
-// Once a node knows which binding it is, a look-up is one question.
+// Once a node knows which binding it is, a look-up is one question, and one that
+// it recalls is none.
 func TestABindingCostsNoSecondQuestion(t *testing.T) {
 	t.Parallel()
 	inBindingBubble(t, func(t *testing.T, n *regNode) {
 		n.ready(10, "/a")
 		n.workerAt("http://127.0.0.1:3").recordAs(under(chat))
 		for _, host := range []string{"", "other.example", chat} {
-			_, err := n.resolveFor(host, "x")
-			require.NoError(t, err)
+			for range 2 { // the first hears what the second goes by
+				_, err := n.resolveFor(host, "x")
+				require.NoError(t, err)
+			}
 			n.store.called()
+			for range 3 {
+				_, err := n.resolveFor(host, "x")
+				require.NoError(t, err)
+				require.Empty(t, n.store.called(), host)
+			}
+			n.store.fail(store.ErrNotTracked, "Known")
 			for range 3 {
 				_, err := n.resolveFor(host, "x")
 				require.NoError(t, err)
 				require.Equal(t, []string{"Resolve"}, n.store.called(), host)
 			}
+			n.store.intercept(nil)
 		}
 	})
 }

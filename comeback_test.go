@@ -99,7 +99,9 @@ func TestOnlyALongOutageDelaysPlacements(t *testing.T) {
 		"failures with successes in between": func(n *regNode) {
 			for range 4 {
 				n.outage(3 * time.Second)
-				_, err := n.resolve("known", nil)
+				_, err := n.pb.placer.resolve(n.t.Context(), ask{
+					instance: instance{"/a", "known"}, fresh: true, key: func() (string, bool) { return "", false },
+				})
 				require.NoError(n.t, err)
 			}
 		},

@@ -162,7 +162,7 @@ func (e *exchange) try(rt route) outcome {
 			return outcome{err: err}
 		}
 	}
-	a, err := e.send(rt)
+	a, err := e.deliver(rt)
 	if err != nil {
 		return outcome{err: err}
 	}

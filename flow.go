@@ -3,6 +3,7 @@ package pinboard
 import (
 	"context"
 	"sync"
+	"time"
 )
 
 // flow is one request or tunnel that is open to a worker. It is the context of
@@ -13,6 +14,7 @@ type flow struct {
 	context.Context
 	leases *leases
 	lease  *lease
+	opened time.Time
 	// end, if set, ends a stream in an orderly way when the node shuts down;
 	// without one the request runs to its end. Guarded by leases.mu.
 	end func()
@@ -31,7 +33,7 @@ type flow struct {
 // newFlow returns a flow of a client's context to a session's worker. It must be
 // closed.
 func newFlow(client context.Context, l *leases, s *lease) *flow {
-	f := &flow{Context: client, leases: l, lease: s}
+	f := &flow{Context: client, leases: l, lease: s, opened: time.Now()}
 	f.forget = context.AfterFunc(client, f.follow)
 	return f
 }

@@ -17,7 +17,7 @@ func inFlow(t *testing.T, f func(t *testing.T, open *flow, leave func())) {
 		client, leave := context.WithCancel(context.WithValue(t.Context(), backendKey{}, "of the client"))
 		defer leave()
 		s := &lease{flows: map[*flow]struct{}{}}
-		l := newLeases(nil, nil)
+		l := newLeases(nil, nil, time.Second)
 		open := l.open(client, s)
 		defer open.close()
 		f(t, open, leave)

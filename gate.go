@@ -39,6 +39,24 @@ func (g *gate) do(ctx context.Context, f func(context.Context) error) error {
 	return err
 }
 
+// glance is do for what mostly is answered without the store: it is left out while
+// the store is known not to answer, and what is answered says nothing of that.
+func (g *gate) glance(ctx context.Context, f func(context.Context) error) error {
+	g.mu.Lock()
+	shut := g.shut
+	g.mu.Unlock()
+	if shut {
+		return errStoreAway
+	}
+	bounded, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	err := f(bounded)
+	if err != nil && bounded.Err() != nil && ctx.Err() == nil {
+		g.leave(true)
+	}
+	return err
+}
+
 func (g *gate) enter() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -243,6 +243,7 @@ func (h *holds) watch(ctx context.Context, id *heldID) {
 		case <-id.nudged:
 		}
 		if a, ok := h.next(id); ok {
+			a.fresh = true // something did not serve it just now
 			rt, err := h.placer.resolve(ctx, a)
 			if ctx.Err() != nil {
 				return
@@ -294,7 +295,7 @@ func (h *holds) apply(id *heldID, rt route, err error) {
 		id.idle = time.Now().Add(asRefusal(err).idle)
 	case err != nil:
 		id.release(len(id.waiting), turn{err: err})
-	case rt == id.blocked:
+	case rt.same(id.blocked):
 		// Where it was before. One at a time finds out whether that serves by
 		// now; if it did, all would go.
 		if id.members == len(id.waiting) {

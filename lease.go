@@ -44,6 +44,9 @@ var (
 type leases struct {
 	store store.Store
 	log   *zap.Logger
+	// little is what a lease that is made use of has left, as far as is known, when
+	// the store is asked for its renewals.
+	little time.Duration
 
 	mu      sync.Mutex
 	ending  bool // endStreams was called
@@ -66,6 +69,7 @@ type lease struct {
 	flows    map[*flow]struct{} // open requests
 	cutting  *time.Timer        // set when it ended and they may go on a little
 	unused   int                // watch rounds without a flow or a look-up
+	recalled bool               // since the last watch round
 }
 
 // activation is a registration whose answer is being written.
@@ -74,8 +78,8 @@ type activation struct {
 	done  chan struct{}
 }
 
-func newLeases(s store.Store, log *zap.Logger) *leases {
-	return &leases{store: s, log: log, byID: map[string]*lease{}, pending: map[string]*activation{}}
+func newLeases(s store.Store, log *zap.Logger, ttl time.Duration) *leases {
+	return &leases{store: s, log: log, little: ttl / 3, byID: map[string]*lease{}, pending: map[string]*activation{}}
 }
 
 // get returns the session's record, from memory or the store. The error is
@@ -109,6 +113,20 @@ func (l *leases) get(ctx context.Context, sessionID string) (*lease, error) {
 	fresh := &lease{Session: record, origin: upstream.ParseOrigin(record.AdvertiseURL), until: asked.Add(record.TTL), follow: sessionID, flows: map[*flow]struct{}{}}
 	l.byID[sessionID] = fresh
 	return fresh, nil
+}
+
+// use returns a session that serves new requests, as far as this node knows, and
+// until when; nil if there is none. It is watched from now on: its renewals are not
+// heard of otherwise.
+func (l *leases) use(sessionID string) (s *lease, until time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s = l.byID[sessionID]
+	if s == nil || s.ended || s.replaced {
+		return nil, time.Time{}
+	}
+	s.unused, s.recalled = 0, true
+	return s, s.until
 }
 
 // extend notes that the store, asked at the given time, said that the lease has

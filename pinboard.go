@@ -80,7 +80,7 @@ func New(opts Options) (*Pinboard, error) {
 			zap.Duration("lease", opts.LeaseTTL))
 	}
 	p := &Pinboard{opts: opts, log: opts.Logger, store: opts.open()}
-	p.leases = newLeases(p.store, p.log)
+	p.leases = newLeases(p.store, p.log, opts.LeaseTTL)
 	p.placer = newPlacer(p.store, p.leases, &opts, &p.counters)
 	p.holds = newHolds(p.placer, &p.opts, &p.counters)
 	p.limiter = newLimiter(opts.Limits)

@@ -32,7 +32,9 @@ type placer struct {
 	counters *counters
 	factor   float64
 	shards   int
+	lease    time.Duration
 
+	vouched vouched
 	gate    gate
 	back    comeback
 	calls   singleflight.Group
@@ -60,6 +62,8 @@ type ask struct {
 	site netip.Prefix
 	// refused is the placement that its worker would not serve.
 	refused *store.Refused
+	// fresh asks the store, whatever this node recalls.
+	fresh bool
 }
 
 // route is where an id lives.
@@ -70,20 +74,30 @@ type route struct {
 	// the id is the owner's. The lease may have been renewed since, but this
 	// node can't know that the id was not given up and placed elsewhere. Later
 	// than that, the worker's fence against this placement may be gone, too
-	// (protocol §5).
+	// (protocol §5). Nothing is sent by the route then.
 	until time.Time
+	// recalled: the store was not asked, so that the route may be out of date.
+	recalled bool
 }
+
+// over reports whether the route must not be used any more.
+func (rt route) over() bool { return !time.Now().Before(rt.until) }
+
+// same reports whether both are the same placement.
+func (rt route) same(other route) bool { return rt.lease == other.lease && rt.epoch == other.epoch }
 
 func newPlacer(s store.Store, l *leases, opts *Options, c *counters) *placer {
 	return &placer{
 		store: s, leases: l, counters: c, factor: opts.Affinity.BalanceFactor, shards: opts.Shards,
+		lease: opts.LeaseTTL,
 		views: map[bucket]store.View{},
 		back:  comeback{lease: opts.LeaseTTL},
 		made:  placements{limit: opts.Limits.PlacementsPerAddress},
 	}
 }
 
-// resolve returns the id's owner, placing the id if it has none. Errors are
+// resolve returns the id's owner, recalling it if it can, and placing the id if it
+// has none. Errors are
 // refusals for the client (protocol §5), the caller's context error, or the
 // store's failing. When the store does not answer, a placement that this node
 // knows of serves for as long as its owner's lease ran when the store last
@@ -91,6 +105,11 @@ func newPlacer(s store.Store, l *leases, opts *Options, c *counters) *placer {
 func (p *placer) resolve(ctx context.Context, a ask) (route, error) {
 	p.counters.resolves.Add(1)
 	a = p.pick(a) // from here on its namespace names the binding
+	if rt, ok := p.recall(ctx, a); ok {
+		p.counters.cacheHits.Add(1)
+		p.routes.renew(a.instance, rt)
+		return rt, nil
+	}
 	rt, err := p.lookUp(ctx, a)
 	for range maxPicks {
 		if !p.pickAgain(&a, err) {
@@ -113,8 +132,9 @@ func (p *placer) resolve(ctx context.Context, a ask) (route, error) {
 		return route{}, err // the client has left: that says nothing of the route
 	}
 	known, ok := p.routes.get(a.instance)
-	if ok && a.refused == nil && time.Now().Before(known.until) && p.leases.left(known.lease) > 0 {
+	if ok && a.refused == nil && !known.over() && p.leases.left(known.lease) > 0 {
 		p.counters.cacheHits.Add(1)
+		known.recalled = true
 		return known, nil
 	}
 	return route{}, err
@@ -158,6 +178,7 @@ func (p *placer) query(ctx context.Context, a ask) (route, error) {
 	var rt route
 	caller := ctx
 	err := p.gate.do(ctx, func(ctx context.Context) error {
+		generation := p.vouched.generation(p.bucket(a.instance))
 		asked := time.Now()
 		res, err := p.place(ctx, a)
 		p.back.note(caller, asked, err)
@@ -176,6 +197,9 @@ func (p *placer) query(ctx context.Context, a ask) (route, error) {
 		}
 		p.leases.extend(s, asked, res.Left)
 		rt = route{lease: s, epoch: res.Epoch, until: asked.Add(res.Left)}
+		p.vouched.vouch(p.bucket(a.instance), generation, s.ID, a.unless())
+		// So that the next request finds it known. An error does no harm here.
+		_, _ = p.known(ctx, a.instance)
 		return nil
 	})
 	if errors.Is(err, store.ErrNoSession) {

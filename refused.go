@@ -3,9 +3,11 @@ package pinboard
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"strings"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -18,9 +20,14 @@ import (
 const maxDetail = 4 << 10
 
 // refusedInBand reports whether the worker would not activate the id, so that
-// it may be placed elsewhere (protocol §5).
+// it may be placed elsewhere, or has been (protocol §5).
 func (e *exchange) refusedInBand(a *attempt) bool {
-	if a.resp.Status != http.StatusServiceUnavailable {
+	switch a.resp.Status {
+	case http.StatusServiceUnavailable:
+	case http.StatusForbidden:
+		// It may have another session by now, or be another process.
+		return a.recalled && a.detail() == wire.DetailInvalidAttestation
+	default:
 		return false
 	}
 	switch a.resp.Header.Get(wire.HeaderRefusal) {
@@ -32,7 +39,9 @@ func (e *exchange) refusedInBand(a *attempt) bool {
 	case wire.DetailHostDraining:
 		return e.ownerDrain(a).Draining
 	case wire.DetailLeaseExpired:
-		return e.drainIsOver(a)
+		return a.recalled || e.drainIsOver(a)
+	case wire.DetailStaleEpoch, wire.DetailReleasedEpoch, wire.DetailClosing, wire.DetailWoundDown:
+		return true // it serves the id no more, or not by this epoch
 	}
 	return false
 }
@@ -91,6 +100,7 @@ func (a *attempt) detail() string {
 // are closed then.
 func (e *exchange) sendElsewhere(first *attempt) (a *attempt, waits bool, err error) {
 	again := e.call.ask
+	again.fresh = true
 	if e.givesUp(first) {
 		again.refused = first.refusal()
 	}
@@ -105,7 +115,7 @@ func (e *exchange) sendElsewhere(first *attempt) (a *attempt, waits bool, err er
 		e.tell("refused by the owner, and no other worker", first.lease, zap.Error(err))
 		return first, isMoving(err), nil
 	}
-	if rt.lease.ID == first.lease.ID && rt.epoch == first.epoch {
+	if rt.same(first.route) {
 		return first, true, nil // an instance may still live there: its row stays
 	}
 	e.x.p.counters.retries.Add(1)
@@ -115,13 +125,43 @@ func (e *exchange) sendElsewhere(first *attempt) (a *attempt, waits bool, err er
 	return a, false, err
 }
 
+// errRouteOver: a request was not sent because too much time has passed since its
+// route was found.
+var errRouteOver = moving("the owner was looked up too long ago", time.Second)
+
+// deliver sends the request to the owner. A route that was recalled may be out of
+// date: where nothing was sent by it, the store is asked, and the request goes
+// where the id is now. The error is a refusal for the client.
+func (e *exchange) deliver(rt route) (*attempt, error) {
+	a, err := e.send(rt)
+	if err == nil || !isMoving(err) || !rt.recalled && !errors.Is(err, errRouteOver) {
+		return a, err
+	}
+	if e.body != nil && !e.body.Suspend() {
+		return nil, err
+	}
+	again := e.call.ask
+	again.fresh = true
+	next, lookUp := e.x.p.placer.resolve(e.r.Context(), again)
+	switch {
+	case e.r.Context().Err() != nil:
+		return nil, e.gone()
+	case lookUp != nil:
+		return nil, lookUp
+	case next.same(rt) && rt.recalled && !rt.over():
+		return nil, err
+	}
+	return e.send(next)
+}
+
 // givesUp reports whether an in-band refusal gives the placement up. One
-// without a marker, of a worker that drains, does; and a worker that is past
+// without a marker does if the worker drains; and a worker that is past
 // its drain's deadline has nothing left that lives.
 func (e *exchange) givesUp(a *attempt) bool {
 	switch reason := a.resp.Header.Get(wire.HeaderRefusal); reason {
 	case "":
-		return true
+		detail := a.detail()
+		return detail == wire.DetailHostDraining || detail == wire.DetailLeaseExpired && e.drainIsOver(a)
 	case wire.RefusalExpired:
 		return e.drainIsOver(a)
 	default:

@@ -351,6 +351,7 @@ func (g *registry) release(ctx context.Context, w http.ResponseWriter, c *regist
 		if released, err = g.store.Release(ctx, releases); err != nil {
 			return err
 		}
+		g.placer.released(releases)
 		g.holds.freed(releases)
 	}
 	jsonbody.Write(w, http.StatusOK, wire.Released{Released: released})

@@ -1,12 +1,15 @@
 package pinboard
 
-import "sync"
+import (
+	"sync"
+	"time"
+)
 
 // maxRoutes bounds each of the two generations of remembered routes.
 const maxRoutes = 50_000
 
-// routeMemory remembers where ids were last found, for the time when the store
-// does not answer. It is a hint: whoever uses it must see that the owner's
+// routeMemory remembers where ids were last found: for the time when the store
+// does not answer, and to tell ids that this node has had before. It is a hint: whoever uses it must see that the owner's
 // lease still runs. When the young generation is full it becomes the old one,
 // and what was not used since is forgotten. The zero routeMemory is empty.
 type routeMemory struct {
@@ -24,6 +27,19 @@ func (m *routeMemory) put(i instance, rt route) {
 	delete(m.old, i)
 	if len(m.young) >= maxRoutes {
 		m.young, m.old = map[instance]route{}, m.young
+	}
+}
+
+// renewEvery is how much longer a route has to be good for to be noted anew.
+const renewEvery = time.Second
+
+// renew is put, unless it would change little.
+func (m *routeMemory) renew(i instance, rt route) {
+	m.mu.Lock()
+	known, ok := m.young[i]
+	m.mu.Unlock()
+	if !ok || !known.same(rt) || rt.until.Sub(known.until) >= renewEvery {
+		m.put(i, rt)
 	}
 }
 

@@ -12,6 +12,9 @@ import (
 )
 
 const (
+	// youngFlow is how long a request is open before its session is asked for. Most
+	// requests have ended by then, and the cut is within one heartbeat all the same.
+	youngFlow = watchEvery / 2
 	// sweepEvery is the pause between clean-ups when there is nothing to do;
 	// the pause is jittered so that nodes do not queue for the same work.
 	sweepEvery = 5 * time.Second
@@ -20,8 +23,9 @@ const (
 )
 
 // watch asks the store, round by round, what became of the sessions that this
-// node has requests open to, and cuts those whose session has ended: a frozen
-// owner must not keep its clients once the id may live elsewhere (protocol §5).
+// node has requests open to, or has recalled, and cuts those whose session has
+// ended: a frozen owner must not keep its clients once the id may live elsewhere
+// (protocol §5).
 func (l *leases) watch(ctx context.Context) {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
@@ -110,14 +114,18 @@ func (l *leases) apply(s *lease, state store.SessionState, asked time.Time) {
 	}
 }
 
-// age returns the sessions with open requests and drops records that have not
-// been used for a while.
+// age returns the sessions that have requests open for longer than a moment, or
+// were recalled since it was last called and have little left of what is known of
+// their lease. It drops records that have not been used for a while.
 func (l *leases) age() []*lease {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var watched []*lease
+	now := time.Now()
 	for id, s := range l.byID {
-		if len(s.flows) > 0 && !s.ended {
+		due := s.recalled && s.until.Sub(now) < l.little || s.hasFlowSince(now.Add(-youngFlow))
+		s.recalled = false
+		if due && !s.ended {
 			watched = append(watched, s)
 			continue
 		}
@@ -126,6 +134,17 @@ func (l *leases) age() []*lease {
 		}
 	}
 	return watched
+}
+
+// hasFlowSince reports whether a request has been open since then at the latest;
+// the caller holds the lock.
+func (s *lease) hasFlowSince(t time.Time) bool {
+	for f := range s.flows {
+		if !f.opened.After(t) {
+			return true
+		}
+	}
+	return false
 }
 
 // sweep lets the store clean up behind dead sessions, in bounded steps.

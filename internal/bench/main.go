@@ -1,6 +1,7 @@
 // Command bench measures pinboard against yardsticks that run beside it:
 //
 //	go run ./internal/bench -part placements
+//	go run ./internal/bench -part routes
 //	go run ./internal/bench -part scale
 //
 // A rate on its own says as much of the machine, and of what else runs on it, as
@@ -32,6 +33,7 @@ type settings struct {
 // parts are what can be measured, by name.
 var parts = map[string]func(context.Context, settings) error{
 	"placements": placements,
+	"routes":     routes,
 	"scale":      scale,
 }
 

@@ -196,6 +196,12 @@ type Rows interface {
 	// headroom changes.
 	Candidates(ctx context.Context, binding, id string) (View, error)
 
+	// Known returns the id's row, whether or not its owner is live, from what
+	// the handle knows, as a rule: the backing service tells it of changes. It
+	// asks where it knows nothing, and now and again to hear whether it is still
+	// told. The error is ErrNotTracked where changes are not told of.
+	Known(ctx context.Context, binding, id string) (Known, error)
+
 	// Lookup returns the row if its owner is live, or ErrNotPlaced.
 	Lookup(ctx context.Context, binding, id string) (Row, error)
 

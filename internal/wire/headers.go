@@ -51,6 +51,10 @@ const (
 	DetailInvalidAttestation = "invalid attestation"
 	DetailHostDraining       = "host draining; retry"
 	DetailLeaseExpired       = "lease expired; not serving"
+	DetailStaleEpoch         = "stale placement epoch; retry"
+	DetailReleasedEpoch      = "released placement epoch; retry"
+	DetailClosing            = "instance closing; retry"
+	DetailWoundDown          = "instance past its wind-down deadline; retry"
 )
 
 // Paths on a worker, below its advertise URL (protocol §3).

@@ -29,6 +29,8 @@ type bucket struct {
 	// openAt is when the quarantine is over; zero before the first placement
 	// attempt.
 	openAt time.Time
+	// generation counts what Known tells by store.Known.Generation.
+	generation int64
 	// vacatedAt is when the last session that ended here did.
 	vacatedAt time.Time
 }
@@ -42,9 +44,14 @@ type member struct {
 	candidate bool
 }
 
-func newBucket(binding string) *bucket {
-	return &bucket{binding: binding, rows: map[string]*row{}, members: map[string]*member{}}
+// newBucket returns a bucket whose generation is not one of a bucket before it
+// that was forgotten: it follows the clock.
+func newBucket(binding string, now time.Time) *bucket {
+	return &bucket{binding: binding, rows: map[string]*row{}, members: map[string]*member{}, generation: now.UnixMicro()}
 }
+
+// turn gives the bucket another generation.
+func (b *bucket) turn(now time.Time) { b.generation = max(b.generation+1, now.UnixMicro()) }
 
 // bucket returns the bucket of an id, or nil if nobody ever served it.
 func (n *node) bucket(binding, id string) *bucket {

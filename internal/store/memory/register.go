@@ -61,8 +61,7 @@ func (n *node) Register(ctx context.Context, r store.Registration) (store.Regist
 	}
 	drained := n.makeWay(others, r, now)
 	if other := n.urls[r.AdvertiseURL]; other != nil && other.client != c {
-		other.stopped = true
-		other.refit()
+		other.stop(now)
 	}
 	s := n.admit(c, r, now)
 	former := c.succeed(s)
@@ -90,11 +89,15 @@ func (n *node) admit(c *client, r store.Registration, now time.Time) *session {
 	n.renew(s, now, n.cfg.LeaseTTL)
 	n.sessions[s.id] = s
 	n.urls[r.AdvertiseURL] = s
-	for _, binding := range r.Bindings() {
+	for i, binding := range r.Bindings() {
 		for shard := range n.cfg.Shards {
 			at := place{binding: binding, shard: shard}
+			plain := n.buckets[place{binding: r.Namespaces[i], shard: shard}]
+			if r.Hostname != "" && plain != nil && n.buckets[at].bound(now, n.cfg.LeaseTTL) == 0 {
+				plain.turn(now) // it gives way to a host name from now on
+			}
 			if n.buckets[at] == nil {
-				n.buckets[at] = newBucket(binding)
+				n.buckets[at] = newBucket(binding, now)
 			}
 			s.members = append(s.members, n.buckets[at].admit(s))
 		}

@@ -70,8 +70,7 @@ func sessionIDs(sessions []*session) (ids []string) {
 // makeWay displaces and drains. It returns the sessions whose drain is new.
 func (n *node) makeWay(others rivals, r store.Registration, now time.Time) (drained []*session) {
 	for _, s := range others.lower {
-		s.stopped = true
-		s.refit()
+		s.stop(now)
 		n.superseded[s.id] = &store.Superseded{ClientID: r.ClientID, Epoch: r.Epoch}
 		n.passing = append(n.passing, passing{session: s.id, at: s.until.Add(store.SupersededMemory)})
 	}

@@ -3,6 +3,7 @@ package memory
 import (
 	"container/list"
 	"context"
+	"strconv"
 	"time"
 
 	"github.com/pinboard-go/pinboard/internal/store"
@@ -71,6 +72,23 @@ func (n *node) row(binding, id string) *row {
 		return b.rows[id]
 	}
 	return nil
+}
+
+// Known knows everything at any time.
+func (n *node) Known(ctx context.Context, binding, id string) (store.Known, error) {
+	now, err := n.enter(ctx)
+	if err != nil {
+		return store.Known{}, err
+	}
+	defer n.leave()
+	known := store.Known{AsOf: now}
+	if b := n.bucket(binding, id); b != nil {
+		known.Generation = strconv.FormatInt(b.generation, 10)
+		if r := b.rows[id]; r != nil {
+			known.SessionID, known.Epoch = r.owner.id, r.epoch
+		}
+	}
+	return known, nil
 }
 
 func (n *node) Lookup(ctx context.Context, binding, id string) (store.Row, error) {

@@ -45,6 +45,15 @@ func (s *session) refit() {
 	}
 }
 
+// stop lets the session take no placements and no heartbeats any more.
+func (s *session) stop(now time.Time) {
+	s.stopped = true
+	s.refit()
+	for _, m := range s.members {
+		m.bucket.turn(now)
+	}
+}
+
 func (s *session) left(now time.Time) time.Duration { return s.until.Sub(now) }
 
 func (s *session) record(now time.Time) store.Session {
@@ -108,6 +117,7 @@ func (d *directory) end(s *session, when time.Time) {
 	s.refit()
 	for _, m := range s.members {
 		delete(m.bucket.members, s.id)
+		m.bucket.turn(when)
 		m.bucket.vacatedAt = when
 	}
 	if s.client.session == s {

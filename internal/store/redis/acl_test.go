@@ -72,6 +72,11 @@ func useAll(t *testing.T, d *directory) {
 	row, err := d.Lookup(ctx, "/a", "kept")
 	require.NoError(t, err)
 	require.Equal(t, "session-2", row.SessionID)
+	for range 2 {
+		known, err := d.Known(ctx, "/a", "kept")
+		require.NoError(t, err)
+		require.Equal(t, "session-2", known.SessionID)
+	}
 	rows, _, err := d.Rows(ctx, "/a", "", 10)
 	require.NoError(t, err)
 	require.Len(t, rows, 1)

@@ -41,6 +41,8 @@
 //	                   of the sweep
 //	sessions   zset    sids by end of lease: a hint
 //	candidates zset    sids by headroom; its members may have lapsed
+//	generation string  another number whenever a session ends before its lease,
+//	                   is stopped, or gives way to a host name: see Known
 //	clients    hash    clientId to its newest generation and its sids here
 //	hosts      zset    host names that the namespace is bound under, by when
 //	                   that is over at the latest: two leases after a heartbeat.
@@ -71,6 +73,24 @@
 // its own does; and the hashes can be walked, a few at a time, which is how rows
 // are listed and how those of dead sessions are found. No session has a list of
 // its rows that would have to be kept in step.
+//
+// # What a node knows
+//
+// Known reads rows, and the generation of their bucket, through rueidis' client-side
+// cache: Redis tells the connection on which a key was read of the key's next
+// change, whatever makes it: a script of any node, a flush, an eviction. A
+// connection that ends takes its cache along.
+//
+// Of a connection that is silent, but not known to have ended, nothing is heard;
+// rueidis itself may need ClientOption.ConnWriteTimeout to notice, ten seconds by
+// default, and longer, or for ever, if the host says so. So the generation is
+// read anew after a sixth of a lease. Its answer comes on the connection that
+// tells of the bucket's rows, which have its hash tag, and behind everything that
+// was told before: when it is there, all that the cache still holds was so when it
+// was asked for. That time is Known.AsOf.
+//
+// The commands are not marked as reading only, so that a client that sends such
+// ones to replicas sends these to the master.
 //
 // # Steps that span buckets
 //

@@ -224,7 +224,7 @@ func TestEpochsAndVersionsRiseAcrossAWipe(t *testing.T) {
 // untimed are the keys that live on, by what follows the hash tag.
 var untimed = map[string]bool{
 	"live": true, "namespaces": true, "meta": true, "sessions": true, "candidates": true, "clients": true, "leaves": true, "r": true,
-	"floor": true,
+	"floor": true, "generation": true,
 }
 
 // requireTTLs checks that what belongs to a lease ends with it.

@@ -84,6 +84,7 @@ func (b bucketKeys) sessions() string          { return string(b) + "sessions" }
 func (b bucketKeys) candidates() string        { return string(b) + "candidates" }
 func (b bucketKeys) clients() string           { return string(b) + "clients" }
 func (b bucketKeys) leaves() string            { return string(b) + "leaves" }
+func (b bucketKeys) generation() string        { return string(b) + "generation" }
 func (b bucketKeys) hosts() string             { return string(b) + "hosts" }
 
 // escape writes all but letters, digits, '_' and '-' as %XX, so that no text

@@ -34,6 +34,7 @@ type directory struct {
 	lease  int64 // ms
 	sweeps rotation
 	clocks clocks
+	lines  lines
 	bulk   chan struct{} // has one for each part of long work that is under way
 }
 

@@ -175,7 +175,7 @@ func (s *sweeping) vacate(ctx context.Context, going []abandoned) error {
 	var calls []call
 	for _, one := range going {
 		for _, b := range s.keys.buckets([]string{one.binding}) {
-			keys := []string{b.meta(), b.sessions(), b.clients(), b.leaves(), b.candidates()}
+			keys := []string{b.meta(), b.sessions(), b.clients(), b.leaves(), b.candidates(), b.generation()}
 			calls = append(calls, vacantScript.with(keys, one.epoch))
 		}
 	}

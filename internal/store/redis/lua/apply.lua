@@ -18,6 +18,7 @@ if tonumber(ver) > tonumber(s[1]) then
   call('HSET', session, 'ver', ver, 'takes', takes)
   if stop == '1' then
     call('HSET', session, 'stopped', 1)
+    turn(string.sub(meta, 1, -5))
   end
   if headroom then
     call('HSET', session, 'headroom', headroom, 'taken', 0, 'rows', s[5] + s[4])

@@ -38,4 +38,7 @@ call('HSET', session, 'client', client, 'lineage', lineage, 'ver', 0, 'takes', 0
 call('PEXPIRE', session, lease)
 call('ZADD', sessions, ms + lease, sid)
 call('HSET', clients, client, gen .. ' ' .. int(ms) .. ' ' .. sids)
+if call('EXISTS', base .. 'generation') == 0 then
+  turn(base)
+end
 return 1

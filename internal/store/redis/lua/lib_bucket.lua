@@ -33,6 +33,13 @@ local function dirty(meta)
   call('HINCRBY', meta, 'dirty', 1)
 end
 
+-- turn gives the bucket another generation: what nodes know of its sessions, and
+-- of the host names that it gives way to, is no longer so.
+local function turn(base)
+  local generation = base .. 'generation'
+  call('SET', generation, int(rise(call('GET', generation), micros())))
+end
+
 -- finish ends a session in the bucket: its rows are dead rows from now on.
 local function finish(base, meta, sessions, candidates, sid)
   local record = base .. 's:' .. sid
@@ -41,6 +48,7 @@ local function finish(base, meta, sessions, candidates, sid)
     call('DEL', record)
     call('ZREM', sessions, sid)
     vacate(meta, math.floor(micros() / 1000))
+    turn(base)
     if s[1] + s[2] ~= 0 then
       dirty(meta)
     end
