@@ -40,6 +40,7 @@ type member struct {
 	bucket    *bucket
 	headroom  float64
 	candidate bool
+	rows      int
 }
 
 func newBucket(binding string) *bucket {
