@@ -31,6 +31,8 @@
 //	lease.go      this node's view of sessions, and the requests open to them
 //	proxy.go      the data plane
 //	registry.go   what workers call; operators.go what operators call
+//	history.go    what is kept of what happens; fleet.go, listing.go,
+//	              stats.go and events.go show it
 package pinboard
 
 import (
@@ -58,6 +60,7 @@ type Pinboard struct {
 	probe    *prober
 	registry *registry
 	limiter  *limiter
+	events   *history
 
 	counters   counters
 	background background
@@ -78,7 +81,9 @@ func New(opts Options) (*Pinboard, error) {
 	}
 	p := &Pinboard{opts: opts, log: opts.Logger, store: opts.open()}
 	p.leases = newLeases(p.store, p.log)
+	p.events = newHistory(p.store, p.log)
 	p.placer = newPlacer(p.store, p.leases, &opts, &p.counters)
+	p.placer.events = p.events
 	p.holds = newHolds(p.placer, &p.opts, &p.counters)
 	p.limiter = newLimiter(opts.Limits)
 	transport := newTransport(opts.Transport, &opts.Limits)
@@ -125,6 +130,7 @@ func (p *Pinboard) run(ctx context.Context) {
 	var group sync.WaitGroup
 	group.Go(func() { p.leases.watch(ctx) })
 	group.Go(func() { p.sweep(ctx) })
+	group.Go(func() { p.events.run(ctx) })
 	group.Wait()
 }
 
@@ -138,6 +144,7 @@ func (p *Pinboard) Close() error {
 	if p.background.close() {
 		p.holds.stop()
 		p.leases.endStreams()
+		p.registry.watchers.stop()
 	}
 	return nil
 }

@@ -30,6 +30,7 @@ type placer struct {
 	store    store.Store
 	leases   *leases
 	counters *counters
+	events   *history
 	factor   float64
 	shards   int
 
@@ -152,6 +153,7 @@ func (p *placer) query(ctx context.Context, a ask) (route, error) {
 		if res.ClockSet {
 			p.leases.log.Warn("the store's clock was set forward: nothing is placed here for one lease", zap.String("binding", a.namespace))
 		}
+		defer p.tellPlacement(&a, &res)
 		if res.Outcome == store.Placed && a.refused == nil {
 			p.made.placed(a.site)
 		}
@@ -218,6 +220,7 @@ func (p *placer) place(ctx context.Context, a ask) (store.Result, error) {
 		Preferred: a.prefer, View: store.AnyView, BalanceFactor: p.factor, Dice: rollDice(),
 	}
 	if a.prefer != "" {
+		req.PreferredBy = store.ByCaller
 		return p.store.Resolve(ctx, req)
 	}
 	if err := p.made.mayPlace(a.site); err != nil && a.refused == nil {
