@@ -22,7 +22,7 @@ const (
 	// statsTime bounds how long one worker may take for its stats, and
 	statsTime = 2 * time.Second
 	// statsWithin how long all of them may.
-	statsWithin = 4 * time.Second
+	statsWithin = 3500 * time.Millisecond
 	// maxStats bounds the stats of one worker, and maxAllStats those in one
 	// answer, in bytes.
 	maxStats    = 4 << 20
@@ -92,6 +92,8 @@ func (g *registry) statsOf(ctx context.Context, who *passport.Identity, s *store
 	case g.asking.workers <- struct{}{}:
 		defer func() { <-g.asking.workers }()
 	case <-ctx.Done():
+	}
+	if ctx.Err() != nil {
 		return statsError("not asked: other workers took too long")
 	}
 	text, err := g.probe.stats(ctx, s)
