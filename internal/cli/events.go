@@ -8,6 +8,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -88,9 +89,7 @@ func events(ctx context.Context, c *call) error {
 // past returns the last events, the newest first.
 func (c *call) past(ctx context.Context, query url.Values) (all []json.RawMessage, err error) {
 	q := url.Values{}
-	for name, values := range query {
-		q[name] = values
-	}
+	maps.Copy(q, query)
 	for len(all) < c.limit {
 		q.Set("limit", strconv.Itoa(min(page, c.limit-len(all))))
 		var some struct {

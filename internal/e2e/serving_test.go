@@ -94,7 +94,9 @@ func showsStats(t *testing.T, f *fleet, ws ...*worker) {
 	f.client.call(t, http.MethodGet, f.url()+"/registry/placement?namespace=/rooms&id=shown", bearer(f.operatorToken)).decode(t, &where)
 	require.Contains(t, all, where.ClientID)
 	require.Equal(t, "new", where.Why.Cause)
-	var events struct{ Events []struct{ Kind, ClientID string } }
+	var events struct {
+		Events []struct{ Kind, ClientID string }
+	}
 	f.client.call(t, http.MethodGet, f.url()+"/registry/events?kind=registered", bearer(f.operatorToken)).decode(t, &events)
 	require.GreaterOrEqual(t, len(events.Events), len(ws))
 }
