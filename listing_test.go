@@ -170,6 +170,7 @@ func TestOneIDTellsWhereItIsAndWhyAndHowItMoved(t *testing.T) {
 			refused: &store.Refused{SessionID: a.session, ClientID: a.client, Epoch: first.epoch},
 		})
 		require.Equal(t, b.session, second.lease.ID)
+		require.Equal(t, map[string]any{"cause": "refused", "choice": "caller"}, where()["why"])
 		require.NoError(t, n.store.Deregister(t.Context(), b.session))
 		third := n.resolved(ask{instance: instance{"/a", "x"}, key: func() (string, bool) { return "", false }})
 		synctest.Wait()

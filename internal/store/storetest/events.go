@@ -102,6 +102,13 @@ func eventsFollowed(t *testing.T, f Fixture) {
 		}
 	}
 	require.Equal(t, "w0", d.events(t, store.EventQuery{Forward: true, Limit: 2})[0].ClientID)
+	for _, q := range []store.EventQuery{{From: all[0].ID}, {From: all[0].ID, Binding: counters, ID: "x"}} {
+		q.Forward, q.Limit = true, 10
+		none, next, err := d.Events(t.Context(), q)
+		require.NoError(t, err)
+		require.Empty(t, none)
+		require.Equal(t, all[0].ID, next, "it goes on from where it was")
+	}
 }
 
 func eventsCapped(t *testing.T, f Fixture) {
