@@ -34,10 +34,13 @@ const (
 )
 
 // asking bounds what a node asks of workers for operators.
-type asking struct{ calls, workers chan struct{} }
+type asking struct {
+	calls, workers chan struct{}
+	most           int64 // bytes of one answer
+}
 
 func newAsking() asking {
-	return asking{calls: make(chan struct{}, statsAtOnce), workers: make(chan struct{}, asksAtOnce)}
+	return asking{calls: make(chan struct{}, statsAtOnce), workers: make(chan struct{}, asksAtOnce), most: maxAllStats}
 }
 
 // stats asks every worker for its stats, side by side (protocol §§3, 4), or the one
@@ -100,7 +103,7 @@ func (g *registry) statsOf(ctx context.Context, who *passport.Identity, s *store
 	if err != nil {
 		return statsError(err.Error())
 	}
-	if all.Add(int64(len(text))) > maxAllStats {
+	if all.Add(int64(len(text))) > g.asking.most {
 		return statsError("the stats of all workers are too large: ask for this one with clientId")
 	}
 	text, err = visibleStats(who, s, text)

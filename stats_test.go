@@ -236,8 +236,8 @@ func TestStatsAreNotAskedOutsideTheRules(t *testing.T) {
 func TestTheStatsOfAllWorkersAreBounded(t *testing.T) {
 	t.Parallel()
 	n := serveRegNode(t, Options{})
-	text := `{"x":"` + strings.Repeat("x", maxStats-20) + `"}`
-	const fit, more = maxAllStats / maxStats, 3
+	const text, fit, more = `{"x":"twenty-five bytes"}`, 2, 3
+	n.pb.registry.asking.most = fit * int64(len(text))
 	for range fit + more {
 		w := n.worker()
 		w.register()
