@@ -172,7 +172,9 @@ func TestStatsOfManyAreAskedSideBySideAndInBoundedTime(t *testing.T) {
 			`{"error":"the advertise URL does not answer"}`:      2 * asksAtOnce,
 			`{"error":"not asked: other workers took too long"}`: asksAtOnce,
 		}, messages)
+		mu.Lock()
 		require.Equal(t, []int{asksAtOnce, asksAtOnce}, counted)
+		mu.Unlock()
 
 		// Nor may operators pile up.
 		var group sync.WaitGroup
