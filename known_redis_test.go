@@ -2,7 +2,6 @@ package pinboard
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"net/http"
 	"strconv"
 	"strings"
@@ -236,9 +235,10 @@ func TestStaleRoutesUnderLoadReachTheRightOwner(t *testing.T) {
 			}
 		})
 	}
-	dice := rand.New(rand.NewPCG(1, 2)) // cases, not secrets
-	for moved := 0; moved < moves; {
-		id := fmt.Sprintf("id-%d", dice.IntN(ids))
+	// One after the other: a request that an id moves under twice gets the second
+	// refusal (protocol §5).
+	for moved, turn := 0, 0; moved < moves; turn++ {
+		id := fmt.Sprintf("id-%d", turn%ids)
 		for i, w := range workers {
 			given, err := w.giveUp(id, a, sessions[i])
 			require.NoError(t, err)

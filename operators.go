@@ -5,9 +5,7 @@ import (
 	"errors"
 	"maps"
 	"net/http"
-	"net/url"
 	"slices"
-	"strconv"
 	"time"
 
 	"go.uber.org/zap"
@@ -16,13 +14,6 @@ import (
 	"github.com/pinboard-go/pinboard/internal/store"
 	"github.com/pinboard-go/pinboard/internal/wire"
 	"github.com/pinboard-go/pinboard/passport"
-)
-
-const (
-	// pageSize and maxPageSize are the default and highest limit of a page of
-	// placements.
-	pageSize    = 100
-	maxPageSize = 1000
 )
 
 // visible returns the namespaces that an operator may see, in their order.
@@ -148,7 +139,7 @@ func (g *registry) drain(ctx context.Context, w http.ResponseWriter, c *registry
 	}
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
-	before, err := g.touch(ctx, c, body.ClientID)
+	client, err := g.touch(ctx, c, body.ClientID)
 	if err != nil {
 		return err
 	}
@@ -157,9 +148,10 @@ func (g *registry) drain(ctx context.Context, w http.ResponseWriter, c *registry
 		return unknownClient(err)
 	}
 	if body.Deadline == nil {
-		g.takeBack(ctx, before)
+		g.takeBack(ctx, client)
 	}
 	g.log.Info("worker drained", zap.String("client", body.ClientID), zap.Durationp("deadline", body.Deadline))
+	g.events.tell(ofOperator(store.EventDrained, &client, body.Deadline))
 	jsonbody.Write(w, http.StatusOK, drained{Draining: true, DrainDeadline: drainDeadline(d, 0)})
 	return nil
 }
@@ -172,15 +164,16 @@ func (g *registry) undrain(ctx context.Context, w http.ResponseWriter, c *regist
 	}
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
-	before, err := g.touch(ctx, c, clientID)
+	client, err := g.touch(ctx, c, clientID)
 	if err != nil {
 		return err
 	}
 	if err := g.store.Undrain(ctx, clientID); err != nil {
 		return unknownClient(err)
 	}
-	g.takeBack(ctx, before)
+	g.takeBack(ctx, client)
 	g.log.Info("worker no longer drained", zap.String("client", clientID))
+	g.events.tell(ofOperator(store.EventUndrained, &client, nil))
 	jsonbody.Write(w, http.StatusOK, drained{})
 	return nil
 }
@@ -197,6 +190,25 @@ func (g *registry) takeBack(ctx context.Context, before store.Client) {
 	case !errors.Is(err, store.ErrNoSession):
 		g.log.Warn("wind-downs not taken back", zap.String("client", before.ClientID), zap.Error(err))
 	}
+}
+
+// ofOperator is an event of what an operator did to a worker.
+func ofOperator(kind store.Kind, client *store.Client, deadline *time.Duration) store.Event {
+	return store.Event{
+		Kind: kind, Namespaces: client.Namespaces, ClientID: client.ClientID, SessionID: client.SessionID,
+		By: byOperator, DeadlineMs: inMs(deadline),
+	}
+}
+
+// byOperator is store.Event.By of what an operator did.
+const byOperator = "operator"
+
+func inMs(d *time.Duration) *int64 {
+	if d == nil {
+		return nil
+	}
+	ms := d.Milliseconds()
+	return &ms
 }
 
 // windDown asks one instance to close, or takes that back (protocol §4).
@@ -227,76 +239,16 @@ func (g *registry) windDown(ctx context.Context, w http.ResponseWriter, c *regis
 	}
 	g.log.Info("wind-down queued", zap.String("hostname", body.Hostname), zap.String("namespace", body.Namespace), zap.String("id", body.ID),
 		zap.Durationp("deadline", body.Deadline))
+	e := store.Event{
+		Kind: store.EventWindDown, Namespaces: []string{body.Namespace}, Hostname: body.Hostname, InstanceID: body.ID,
+		By: byOperator, DeadlineMs: inMs(body.Deadline),
+	}
+	if body.Deadline == nil {
+		e.Detail = "revoked"
+	}
+	g.events.tell(e)
 	jsonbody.Write(w, http.StatusOK, struct {
 		Queued bool `json:"queued"`
 	}{true})
 	return nil
-}
-
-// rowView is a placement as operators see it (protocol §4).
-type rowView struct {
-	ID       string `json:"id"`
-	ClientID string `json:"clientId"`
-	Epoch    int64  `json:"epoch"`
-	PlacedAt int64  `json:"placedAt"`
-}
-
-// placements returns a page of rows, with the cursor of the next page if there
-// is one.
-func (g *registry) placements(ctx context.Context, w http.ResponseWriter, c *registryCall) error {
-	q, err := page(c.query)
-	if err != nil {
-		return malformed(err)
-	}
-	if !c.who.AllowsNamespace(q.namespace) {
-		return refuse(http.StatusNotFound, "unknown namespace")
-	}
-	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
-	defer cancel()
-	rows, next, err := g.store.Rows(ctx, store.Bind(q.hostname, q.namespace), q.cursor, q.limit)
-	switch {
-	case errors.Is(err, store.ErrBadCursor):
-		return malformed(&wire.FieldError{Field: "cursor", Reason: "is not one that this call has returned"})
-	case err != nil:
-		return err
-	}
-	list := make([]rowView, len(rows))
-	for i, r := range rows {
-		list[i] = rowView{ID: r.ID, ClientID: r.ClientID, Epoch: r.Epoch, PlacedAt: r.PlacedAt.UnixMilli()}
-	}
-	jsonbody.Write(w, http.StatusOK, struct {
-		Placements []rowView `json:"placements"`
-		Cursor     string    `json:"cursor,omitempty"`
-	}{list, next})
-	return nil
-}
-
-// pageQuery is which rows are asked for.
-type pageQuery struct {
-	hostname, namespace, cursor string
-	limit                       int
-}
-
-// page reads which rows are asked for.
-func page(query string) (q pageQuery, err error) {
-	values, err := url.ParseQuery(query)
-	if err != nil {
-		return q, errors.New("the query is malformed")
-	}
-	q = pageQuery{namespace: values.Get("namespace"), cursor: values.Get("cursor"), limit: pageSize}
-	if err := wire.CheckNamespace(q.namespace); err != nil {
-		return q, &wire.FieldError{Field: "namespace", Reason: err.Error()}
-	}
-	if values.Has("hostname") {
-		if q.hostname, err = wire.ParseHostname(values.Get("hostname")); err != nil {
-			return q, &wire.FieldError{Field: "hostname", Reason: err.Error()}
-		}
-	}
-	if text := values.Get("limit"); text != "" {
-		q.limit, err = strconv.Atoi(text)
-		if err != nil || q.limit < 1 || q.limit > maxPageSize {
-			return q, &wire.FieldError{Field: "limit", Reason: "must be a number from 1 to " + strconv.Itoa(maxPageSize)}
-		}
-	}
-	return q, nil
 }

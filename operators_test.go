@@ -285,7 +285,10 @@ func TestPlacementsComeInPages(t *testing.T) {
 					require.Equal(t, w.client, row["clientId"])
 					require.Positive(t, row["epoch"])
 					require.InDelta(t, placed, row["placedAt"], 0)
-					require.Len(t, row, 4)
+					require.Equal(t, w.session, row["sessionId"])
+					require.Equal(t, "/a", row["namespace"])
+					require.Equal(t, map[string]any{"cause": "reclaimed"}, row["why"])
+					require.Len(t, row, 7)
 					seen[row["id"].(string)] = true
 				}
 				if cursor = page.Cursor; cursor == "" {
@@ -303,8 +306,11 @@ func TestPlacementsComeInPages(t *testing.T) {
 func TestAPageIsAskedForWithGoodParameters(t *testing.T) {
 	t.Parallel()
 	n := newRegNode(t, Options{}, nil)
+	n.workerAt("http://127.0.0.1:1").record("/a")
 	for query, has := range map[string]string{
-		"":                              "namespace",
+		"?cursor=%21bad":                "cursor",
+		"?cursor=L2E":                   "cursor", // "/a"
+		"?cursor=L2EgYmFk":              "cursor", // "/a bad"
 		"?namespace=":                   "namespace",
 		"?namespace=a":                  "namespace",
 		"?namespace=/a/b":               "namespace",
@@ -324,7 +330,10 @@ func TestAPageIsAskedForWithGoodParameters(t *testing.T) {
 func TestOperatorsCallsAre503WhileTheStoreIsAway(t *testing.T) {
 	t.Parallel()
 	body := fields{"clientId": "c", "namespace": "/a", "id": "x", "deadline": 1}
-	calls := map[string]any{"workers": nil, "health": nil, "placements?namespace=/a": nil, "drain": body, "undrain": body, "wind_down": body}
+	calls := map[string]any{
+		"workers": nil, "health": nil, "placements?namespace=/a": nil, "placements": nil, "placement?namespace=/a&id=x": nil,
+		"overview": nil, "stats": nil, "events": nil, "drain": body, "undrain": body, "wind_down": body,
+	}
 	call := func(n *regNode, path string, body any) regAnswer {
 		if body == nil {
 			return n.get("/registry/"+path, tokenOperator)

@@ -31,6 +31,8 @@
 //	lease.go      this node's view of sessions, and the requests open to them
 //	proxy.go      the data plane
 //	registry.go   what workers call; operators.go what operators call
+//	history.go    what is kept of what happens; fleet.go, listing.go,
+//	              stats.go and events.go show it
 package pinboard
 
 import (
@@ -61,6 +63,7 @@ type Pinboard struct {
 	limiter  *limiter
 	pings    singleflight.Group
 	pace     *pace
+	events   *history
 
 	counters   counters
 	background background
@@ -81,7 +84,9 @@ func New(opts Options) (*Pinboard, error) {
 	}
 	p := &Pinboard{opts: opts, log: opts.Logger, store: opts.open()}
 	p.leases = newLeases(p.store, p.log, opts.LeaseTTL)
+	p.events = newHistory(p.store, p.log)
 	p.placer = newPlacer(p.store, p.leases, &opts, &p.counters)
+	p.placer.events = p.events
 	p.holds = newHolds(p.placer, &p.opts, &p.counters)
 	p.limiter = newLimiter(opts.Limits)
 	p.pace = newPace(p.store, &p.opts)
@@ -130,6 +135,7 @@ func (p *Pinboard) run(ctx context.Context) {
 	group.Go(func() { p.leases.watch(ctx) })
 	group.Go(func() { p.sweep(ctx) })
 	group.Go(func() { p.pace.run(ctx) })
+	group.Go(func() { p.events.run(ctx) })
 	group.Wait()
 }
 
@@ -143,6 +149,7 @@ func (p *Pinboard) Close() error {
 	if p.background.close() {
 		p.holds.stop()
 		p.leases.endStreams()
+		p.registry.watchers.stop()
 	}
 	return nil
 }

@@ -30,6 +30,7 @@ type placer struct {
 	store    store.Store
 	leases   *leases
 	counters *counters
+	events   *history
 	factor   float64
 	shards   int
 	lease    time.Duration
@@ -188,6 +189,7 @@ func (p *placer) query(ctx context.Context, a ask) (route, error) {
 		if res.ClockSet {
 			p.leases.log.Warn("the store's clock was set forward: nothing is placed here for one lease", zap.String("binding", a.namespace))
 		}
+		defer p.tellPlacement(&a, &res)
 		if ref := refusalFor(res); ref != nil {
 			return ref
 		}
@@ -262,6 +264,7 @@ func (p *placer) place(ctx context.Context, a ask) (store.Result, error) {
 		return res, err
 	}
 	if a.prefer != "" {
+		req.PreferredBy = store.ByCaller
 		return p.store.Resolve(ctx, req)
 	}
 	// An id that this node knows is most likely placed, and then the key is not

@@ -183,6 +183,8 @@ func TestAClientThatLeavesEndsTheRequestAndIsNobodysFault(t *testing.T) { // C20
 		h.gone()
 		ended <- struct{}{}
 	}, nil, func(s *setup) { s.opts.Logger = zap.New(core) })
+	resp, _ := f.get("/nowhere/x") // the node's own goroutines begin with its first request
+	require.Equal(t, 404, resp.StatusCode)
 	baseline := runtime.NumGoroutine()
 	clients := make([]*client, 0, 2*count)
 	for i := range 2 * count {

@@ -68,7 +68,7 @@ func (g *registry) register(ctx context.Context, w http.ResponseWriter, c *regis
 	}
 	heard := time.Now()
 	g.leases.succeed(r.ClientID, r.Secret, r.SessionID)
-	g.registered(&r, &done, len(strangers))
+	g.registered(ctx, &r, &done, len(strangers))
 	drain := g.pace.told(done.Drain)
 	return g.acknowledge(w, c, r, func() wire.Registered {
 		return wire.Registered{
@@ -95,8 +95,8 @@ func newSession(reg *wire.Register, who *passport.Identity) (store.Registration,
 	return r, strangers
 }
 
-// registered logs what a registration has done.
-func (g *registry) registered(r *store.Registration, done *store.Registered, strangers int) {
+// registered logs and tells what a registration has done.
+func (g *registry) registered(ctx context.Context, r *store.Registration, done *store.Registered, strangers int) {
 	if len(done.Displaced)+len(done.Drained) > 0 {
 		g.log.Warn("workers give way", zap.String("to", r.ClientID), zap.String("hostname", r.Hostname), zap.Int64("epoch", r.Epoch),
 			zap.Strings("displaced", done.Displaced), zap.Strings("drained", done.Drained))
@@ -104,6 +104,28 @@ func (g *registry) registered(r *store.Registration, done *store.Registered, str
 	g.log.Info("worker registered", zap.String("client", r.ClientID), zap.String("session", r.SessionID),
 		zap.String("url", r.AdvertiseURL), zap.String("hostname", r.Hostname), zap.Strings("namespaces", r.Namespaces),
 		zap.Int("duplicates", strangers+len(done.Duplicates)))
+	g.events.tell(store.Event{
+		Kind: store.EventRegistered, Namespaces: r.Namespaces, Hostname: r.Hostname, ClientID: r.ClientID, SessionID: r.SessionID, Detail: r.AdvertiseURL,
+	})
+	g.tellOthers(ctx, store.EventDisplaced, done.Displaced, r.ClientID, nil)
+	left := r.Takeover.Milliseconds()
+	g.tellOthers(ctx, store.EventDrained, done.Drained, r.ClientID, &left)
+}
+
+// maxOthers bounds the sessions that are told of one by one.
+const maxOthers = 100
+
+// tellOthers tells what a registration did to other workers' sessions.
+func (g *registry) tellOthers(ctx context.Context, kind store.Kind, sessions []string, by string, left *int64) {
+	for _, id := range sessions[:min(len(sessions), maxOthers)] {
+		s, err := g.leases.get(ctx, id)
+		if err != nil {
+			continue // it has ended
+		}
+		e := about(&s.Session, kind)
+		e.By, e.DeadlineMs = by, left
+		g.events.tell(e)
+	}
 }
 
 func deadline(ctx context.Context) time.Time {

@@ -25,6 +25,8 @@ type registry struct {
 	*Pinboard
 	endpoints map[string]endpoint
 	clients   keyed // one registration at a time for each clientId
+	asking    asking
+	watchers  *watchers
 }
 
 // endpoint is one call of the registry.
@@ -49,7 +51,7 @@ func isRegistry(path string) bool {
 }
 
 func newRegistry(p *Pinboard) *registry {
-	g := &registry{Pinboard: p}
+	g := &registry{Pinboard: p, asking: newAsking(), watchers: newWatchers()}
 	worker := func(most int64, serve func(context.Context, http.ResponseWriter, *registryCall) error) endpoint {
 		return endpoint{http.MethodPost, passport.ScopeWorker, most, serve}
 	}
@@ -67,6 +69,10 @@ func newRegistry(p *Pinboard) *registry {
 		"/registry/workers":    look(g.workers),
 		"/registry/health":     look(g.health),
 		"/registry/placements": look(g.placements),
+		"/registry/placement":  look(g.placement),
+		"/registry/overview":   look(g.overview),
+		"/registry/stats":      look(g.stats),
+		"/registry/events":     look(g.listEvents),
 		"/registry/drain":      change(g.drain),
 		"/registry/undrain":    change(g.undrain),
 		"/registry/wind_down":  change(g.windDown),
@@ -262,6 +268,9 @@ func (g *registry) sessionOver(ctx context.Context, sessionID string, err error)
 		}
 	}
 	g.log.Info("displaced worker told", zap.String("session", sessionID), zap.String("by", by.ClientID))
+	if s := g.leases.known(sessionID); s != nil {
+		g.events.tellStopped(s, by)
+	}
 	return &refusal{status: http.StatusConflict, message: by.Error(), superseded: true}
 }
 
@@ -302,17 +311,21 @@ func (g *registry) check(ctx context.Context, who *passport.Identity, s *lease, 
 	recording, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	err = g.store.SetDegraded(recording, s.ID, degraded)
-	about := []zap.Field{zap.String("client", s.ClientID), zap.String("url", s.AdvertiseURL)}
+	fields := []zap.Field{zap.String("client", s.ClientID), zap.String("url", s.AdvertiseURL)}
 	switch {
 	case errors.Is(err, store.ErrNoSession):
 		return degraded, err
 	case err != nil:
 		// The lease is renewed all the same; the next beat tries again.
-		g.log.Warn("outcome of a probe not recorded", append(about, zap.Bool("degraded", degraded), zap.Error(err))...)
+		g.log.Warn("outcome of a probe not recorded", append(fields, zap.Bool("degraded", degraded), zap.Error(err))...)
 	case degraded:
-		g.log.Warn("worker degraded: its advertise URL fails the probe", append(about, zap.Error(fault))...)
+		e := about(&s.Session, store.EventDegraded)
+		e.Detail = asRefusal(fault).message
+		g.events.tell(e)
+		g.log.Warn("worker degraded: its advertise URL fails the probe", append(fields, zap.Error(fault))...)
 	default:
-		g.log.Info("worker no longer degraded", about...)
+		g.events.tell(about(&s.Session, store.EventRecovered))
+		g.log.Info("worker no longer degraded", fields...)
 	}
 	return degraded, nil
 }
@@ -391,6 +404,7 @@ func (g *registry) deregister(ctx context.Context, w http.ResponseWriter, c *reg
 	g.leases.end(body.SessionID)
 	if s != nil {
 		g.holds.nudge(s.Namespaces)
+		g.events.tell(about(&s.Session, store.EventDeregistered))
 		g.log.Info("worker deregistered", zap.String("client", s.ClientID), zap.String("session", s.ID))
 	}
 	jsonbody.Write(w, http.StatusOK, wire.Released{})

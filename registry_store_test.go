@@ -69,7 +69,7 @@ func (s *regStore) called() []string {
 func (s *regStore) enter(ctx context.Context, op string) error {
 	s.mu.Lock()
 	f := s.before
-	if op != "Sweep" && op != "States" && op != "Known" { // those come by themselves
+	if op != "Sweep" && op != "States" && op != "Known" && op != "Record" { // those come by themselves
 		s.ops = append(s.ops, op)
 	}
 	s.mu.Unlock()
@@ -171,11 +171,18 @@ func (s *regStore) Release(ctx context.Context, releases []wire.Release) (int, e
 	return s.Store.Release(ctx, releases)
 }
 
-func (s *regStore) Rows(ctx context.Context, namespace, cursor string, limit int) ([]store.Row, string, error) {
+func (s *regStore) Rows(ctx context.Context, namespace, cursor string, limit int, only ...store.RowFilter) ([]store.Row, string, error) {
 	if err := s.enter(ctx, "Rows"); err != nil {
 		return nil, "", err
 	}
-	return s.Store.Rows(ctx, namespace, cursor, limit)
+	return s.Store.Rows(ctx, namespace, cursor, limit, only...)
+}
+
+func (s *regStore) Counts(ctx context.Context, sessions []store.Session) ([][]int, error) {
+	if err := s.enter(ctx, "Counts"); err != nil {
+		return nil, err
+	}
+	return s.Store.Counts(ctx, sessions)
 }
 
 func (s *regStore) Lookup(ctx context.Context, namespace, id string) (store.Row, error) {
@@ -183,6 +190,13 @@ func (s *regStore) Lookup(ctx context.Context, namespace, id string) (store.Row,
 		return store.Row{}, err
 	}
 	return s.Store.Lookup(ctx, namespace, id)
+}
+
+func (s *regStore) Events(ctx context.Context, q store.EventQuery) ([]store.Event, int64, error) {
+	if err := s.enter(ctx, "Events"); err != nil {
+		return nil, 0, err
+	}
+	return s.Store.Events(ctx, q)
 }
 
 func (s *regStore) Quarantine(ctx context.Context) (time.Duration, error) {

@@ -1,7 +1,9 @@
 // Command pinboard is the standalone server: a pinboard on its own, configured
-// by environment variables (see pinboard.ReadEnvironment and the README).
+// by environment variables (see pinboard.ReadEnvironment and the README). With the
+// name of a command, such as "pinboard workers", it asks a server that runs: see
+// "pinboard help" and docs/fleet.md.
 //
-// It exits with status 2 when a variable is wrong, after one line on standard
+// The server exits with status 2 when a variable is wrong, after one line on standard
 // error for each. On SIGTERM or an interrupt it stops accepting, ends event
 // streams and WebSockets, lets requests end for up to 20 s, and exits with 0.
 package main
@@ -24,6 +26,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/pinboard-go/pinboard"
+	"github.com/pinboard-go/pinboard/internal/cli"
 	"github.com/pinboard-go/pinboard/internal/leak"
 	"github.com/pinboard-go/pinboard/internal/quiet"
 	"github.com/pinboard-go/pinboard/passport"
@@ -37,6 +40,13 @@ const (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	if args := os.Args[1:]; len(args) > 0 && args[0] != "serve" {
+		os.Exit(cli.Run(ctx, args, os.LookupEnv, os.Stdout, os.Stderr))
+	}
+	if len(os.Args) > 2 {
+		fmt.Fprintln(os.Stderr, "pinboard: serve takes no arguments: it is configured by environment variables")
+		os.Exit(2)
+	}
 	os.Exit(run(ctx, os.LookupEnv))
 }
 

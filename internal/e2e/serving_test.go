@@ -25,6 +25,7 @@ func TestServing(t *testing.T) {
 		first, second := ws[0], ws[1]
 
 		t.Run("workers are listed, without their secrets", func(t *testing.T) { listsWorkers(t, f, first, second) })
+		t.Run("operators see workers' stats and what happened", func(t *testing.T) { showsStats(t, f, first, second) })
 		t.Run("an id has one owner and one epoch", func(t *testing.T) { hasOneOwner(t, f, first) })
 		t.Run("simultaneous first requests find one instance", func(t *testing.T) { findOneInstance(t, f) })
 		t.Run("50 MB go up and come down unchanged", func(t *testing.T) { carriesMuch(t, f) })
@@ -59,6 +60,45 @@ func listsWorkers(t *testing.T, f *fleet, ws ...*worker) {
 	}
 	f.client.call(t, http.MethodGet, f.url()+"/registry/workers", bearer(f.fleetToken)).requireStatus(t, http.StatusForbidden)
 	f.client.call(t, http.MethodGet, f.url()+"/registry/workers").requireStatus(t, http.StatusUnauthorized)
+}
+
+func showsStats(t *testing.T, f *fleet, ws ...*worker) {
+	f.state(t, "shown")
+	raw := f.client.call(t, http.MethodGet, f.url()+"/registry/stats", bearer(f.operatorToken)).requireStatus(t, http.StatusOK)
+	var all map[string]struct {
+		Error     string
+		Instances []struct{ Namespace, ID string }
+		Process   struct{ UptimeMs float64 }
+	}
+	raw.decode(t, &all)
+	require.Len(t, all, len(ws))
+	shown := 0
+	for _, w := range ws {
+		require.NotContains(t, string(raw.body), w.secret)
+		l, ok := w.listed(t)
+		require.True(t, ok)
+		s := all[l.ClientID]
+		require.Empty(t, s.Error)
+		require.Positive(t, s.Process.UptimeMs)
+		for _, i := range s.Instances {
+			if i.Namespace == "/rooms" && i.ID == "shown" {
+				shown++
+			}
+		}
+	}
+	require.Equal(t, 1, shown)
+	var where struct {
+		ClientID string
+		Why      struct{ Cause, Choice string }
+	}
+	f.client.call(t, http.MethodGet, f.url()+"/registry/placement?namespace=/rooms&id=shown", bearer(f.operatorToken)).decode(t, &where)
+	require.Contains(t, all, where.ClientID)
+	require.Equal(t, "new", where.Why.Cause)
+	var events struct {
+		Events []struct{ Kind, ClientID string }
+	}
+	f.client.call(t, http.MethodGet, f.url()+"/registry/events?kind=registered", bearer(f.operatorToken)).decode(t, &events)
+	require.GreaterOrEqual(t, len(events.Events), len(ws))
 }
 
 func hasOneOwner(t *testing.T, f *fleet, favoured *worker) {

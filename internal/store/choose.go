@@ -27,13 +27,10 @@ func Compare(a, b Candidate) int {
 // best candidate's. Otherwise two different candidates are drawn, and the one
 // with more headroom wins; a tie is broken by the dice.
 func Choose(candidates []Candidate, preferred string, factor float64, dice Dice) int {
-	n := len(candidates)
-	best := candidates[n-1].Headroom
-	for i, c := range candidates {
-		if c.SessionID == preferred && c.Headroom*factor >= best {
-			return i
-		}
+	if i, ok := Preferred(candidates, preferred, factor); ok {
+		return i
 	}
+	n := len(candidates)
 	if n == 1 {
 		return 0
 	}
@@ -47,4 +44,16 @@ func Choose(candidates []Candidate, preferred string, factor float64, dice Dice)
 		return i
 	}
 	return j
+}
+
+// Preferred returns the index of the preferred session if it is the one that Choose
+// picks because it is preferred.
+func Preferred(candidates []Candidate, preferred string, factor float64) (i int, ok bool) {
+	best := candidates[len(candidates)-1].Headroom
+	for i, c := range candidates {
+		if c.SessionID == preferred && c.Headroom*factor >= best {
+			return i, true
+		}
+	}
+	return 0, false
 }

@@ -35,6 +35,7 @@ package store
 import (
 	"context"
 	"errors"
+	"strings"
 	"time"
 
 	"github.com/pinboard-go/pinboard/internal/wire"
@@ -98,6 +99,7 @@ type Store interface {
 	Sessions
 	Rows
 	Operator
+	Events
 
 	// Sweep removes a bounded number of the rows and records that dead
 	// sessions left behind, and says whether more is left. Of many nodes that
@@ -215,12 +217,30 @@ type Rows interface {
 	// that stays in place is returned at least once in a full walk; one that
 	// moves meanwhile may be missed or seen twice. A page has at most limit
 	// rows, and may have fewer, or none, before the last one. A cursor that
-	// the store did not make is ErrBadCursor.
-	Rows(ctx context.Context, binding, cursor string, limit int) (rows []Row, next string, err error)
+	// the store did not make is ErrBadCursor. Of the filters, a row passes all;
+	// those that pass none count as looked at, and a page looks at a bounded
+	// number.
+	Rows(ctx context.Context, binding, cursor string, limit int, only ...RowFilter) (rows []Row, next string, err error)
+
+	// Counts returns how many rows sessions have in each of their bindings, in
+	// the order of the sessions and of their namespaces. Its cost does not grow
+	// with the rows. Of a session that has ended it is 0.
+	Counts(ctx context.Context, sessions []Session) ([][]int, error)
 
 	// Quarantine returns what is left of the longest running quarantine of any
 	// bucket, 0 if there is none.
 	Quarantine(ctx context.Context) (time.Duration, error)
+}
+
+// RowFilter is which rows are asked for; the zero value passes all.
+type RowFilter struct {
+	ClientID string // of the owner; "" for any
+	Prefix   string // of the id
+}
+
+// Passes reports whether a row is asked for.
+func (f RowFilter) Passes(r Row) bool {
+	return (f.ClientID == "" || f.ClientID == r.ClientID) && strings.HasPrefix(r.ID, f.Prefix)
 }
 
 // ErrBadCursor: a page was asked for with a cursor that is not of this store.
@@ -381,6 +401,8 @@ type Request struct {
 	// Preferred is the session that wins a first placement if it is a
 	// candidate and BalanceFactor allows it; "" for none.
 	Preferred string
+	// PreferredBy is why, ByCaller or ByAffinity.
+	PreferredBy Choice
 	// View is the version of the candidates that Preferred was chosen from.
 	// If a placement is needed and the version is no longer current, the
 	// answer is StaleView and nothing was done.
@@ -429,11 +451,16 @@ type Result struct {
 	// For Owned and Placed.
 	SessionID string
 	Epoch     int64
+	// For Placed: why it was, and whose the id was before, "" if that is not known.
+	Why    Why
+	Former string
 	// Left is what is left of the owner's lease, or of the quarantine.
 	Left time.Duration
 	// ClockSet: the quarantine has begun just now, because the store's clock was
 	// set forward and has ended leases early.
 	ClockSet bool
+	// Begun: the quarantine has begun just now.
+	Begun bool
 	// Stopped: the owner lost its advertise URL to another process, or was
 	// displaced; it must not be called.
 	Stopped bool
@@ -454,6 +481,7 @@ type Row struct {
 	ClientID  string
 	Epoch     int64
 	PlacedAt  time.Time
+	Why       Why
 }
 
 // Shard returns the shard of an id in a directory of n shards.

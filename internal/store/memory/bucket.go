@@ -42,6 +42,7 @@ type member struct {
 	bucket    *bucket
 	headroom  float64
 	candidate bool
+	rows      int
 }
 
 // newBucket returns a bucket whose generation is not one of a bucket before it

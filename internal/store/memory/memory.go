@@ -60,6 +60,7 @@ type directory struct {
 	// lease; passing are the same, about in order of time.
 	superseded map[string]*store.Superseded
 	passing    []passing
+	events     eventLog
 
 	sweeping   sync.Mutex // held by the one Sweep at work
 	dead       []*session // ended sessions that left rows

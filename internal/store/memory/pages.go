@@ -3,6 +3,7 @@ package memory
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -34,7 +35,7 @@ func (s *slots) free(slot int) {
 // maxWalk bounds the slots that one page looks at.
 const maxWalk = 10_000
 
-func (n *node) Rows(ctx context.Context, binding, cursor string, limit int) (rows []store.Row, next string, err error) {
+func (n *node) Rows(ctx context.Context, binding, cursor string, limit int, only ...store.RowFilter) (rows []store.Row, next string, err error) {
 	at, err := parseCursor(cursor)
 	if err != nil {
 		return nil, "", err
@@ -56,12 +57,16 @@ func (n *node) Rows(ctx context.Context, binding, cursor string, limit int) (row
 				return rows, at.cursor(), nil
 			}
 			walked++
-			if r := b.slots.rows[at.slot]; r.alive() {
+			if r := b.slots.rows[at.slot]; r.alive() && passes(r.seen(), only) {
 				rows = append(rows, r.seen())
 			}
 		}
 	}
 	return rows, "", nil
+}
+
+func passes(r store.Row, only []store.RowFilter) bool {
+	return !slices.ContainsFunc(only, func(f store.RowFilter) bool { return !f.Passes(r) })
 }
 
 // position is where a walk has come to: the next slot to look at.

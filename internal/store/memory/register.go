@@ -121,7 +121,7 @@ func (n *node) reclaim(s *session, instances map[string][]string, now time.Time)
 			r := b.rows[id]
 			switch {
 			case r == nil || r.owner.lineage != s.lineage && r.owner.ended:
-				b.put(id, s, b.mint(now), now)
+				b.put(id, s, b.mint(now), store.Why{Cause: store.Reclaimed}, now)
 			case r.owner.lineage == s.lineage:
 				r.give(s)
 			default:

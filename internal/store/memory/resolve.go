@@ -1,6 +1,7 @@
 package memory
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"time"
@@ -46,8 +47,9 @@ func (n *node) place(b *bucket, req store.Request, now time.Time) store.Result {
 		}
 		return res
 	}
+	begun := b.openAt.IsZero()
 	if left := b.quarantine(now, n.cfg.LeaseTTL); left > 0 {
-		return store.Result{Outcome: store.Quarantined, Left: left}
+		return store.Result{Outcome: store.Quarantined, Left: left, Begun: begun}
 	}
 	candidates := b.candidates
 	if req.Refused != nil {
@@ -61,14 +63,31 @@ func (n *node) place(b *bucket, req store.Request, now time.Time) store.Result {
 	if req.View != store.AnyView && req.View != b.version {
 		return store.Result{Outcome: store.StaleView}
 	}
+	_, preferred := store.Preferred(candidates, req.Preferred, req.BalanceFactor)
 	chosen := candidates[store.Choose(candidates, req.Preferred, req.BalanceFactor, req.Dice)]
 	m := b.members[chosen.SessionID]
 	m.session.placed++
 	m.setHeadroom(max(0, m.headroom-1))
-	r := b.put(req.ID, m.session, b.mint(now), now)
-	return store.Result{
-		Outcome: store.Placed, SessionID: m.session.id, Epoch: r.epoch, Left: m.session.left(now),
+	choice := store.ByTwoChoices
+	if preferred {
+		choice = cmp.Or(req.PreferredBy, store.ByAffinity)
 	}
+	why, former := reason(b.rows[req.ID], choice)
+	r := b.put(req.ID, m.session, b.mint(now), why, now)
+	return store.Result{
+		Outcome: store.Placed, SessionID: m.session.id, Epoch: r.epoch, Left: m.session.left(now), Why: why, Former: former,
+	}
+}
+
+// reason is why an id, of which a row may be there, is placed, and whose it was.
+func reason(r *row, choice store.Choice) (why store.Why, former string) {
+	switch {
+	case r == nil:
+		return store.Why{Cause: store.New, Choice: choice}, ""
+	case r.alive():
+		return store.Why{Cause: store.AfterRefusal, Choice: choice}, r.owner.id
+	}
+	return store.Why{Cause: store.Failover, Choice: choice}, r.owner.id
 }
 
 func (n *node) Candidates(ctx context.Context, binding, id string) (store.View, error) {

@@ -19,6 +19,7 @@ type row struct {
 	held     *list.Element // in owner.rows
 	epoch    int64
 	placedAt time.Time
+	why      store.Why
 }
 
 // alive reports whether there is a row and its owner lives.
@@ -32,27 +33,38 @@ func (r *row) refused(by *store.Refused) bool {
 // give makes the row another session's, with all else as it was.
 func (r *row) give(s *session) {
 	r.owner.rows.Remove(r.held)
+	r.bucket.count(r.owner, -1)
 	r.owner, r.held = s, s.rows.PushBack(r)
+	r.bucket.count(s, 1)
+}
+
+// count notes that a session has more or fewer rows in the bucket.
+func (b *bucket) count(s *session, more int) {
+	if m := b.members[s.id]; m != nil {
+		m.rows += more
+	}
 }
 
 // put places the id on a session, whoever had it before.
-func (b *bucket) put(id string, s *session, epoch int64, now time.Time) *row {
+func (b *bucket) put(id string, s *session, epoch int64, why store.Why, now time.Time) *row {
 	r := b.rows[id]
 	if r == nil {
 		r = &row{id: id, bucket: b, owner: s, held: s.rows.PushBack(nil)}
 		r.held.Value = r
 		r.slot = b.slots.put(r)
 		b.rows[id] = r
+		b.count(s, 1)
 	} else {
 		r.give(s)
 	}
-	r.epoch, r.placedAt = epoch, now
+	r.epoch, r.why, r.placedAt = epoch, why, now
 	return r
 }
 
 // drop frees the row's id.
 func (b *bucket) drop(r *row) {
 	r.owner.rows.Remove(r.held)
+	b.count(r.owner, -1)
 	b.slots.free(r.slot)
 	delete(b.rows, r.id)
 }
@@ -62,7 +74,7 @@ func (r *row) seen() store.Row {
 	return store.Row{
 		Hostname: hostname, Namespace: namespace, ID: r.id,
 		SessionID: r.owner.id, ClientID: r.owner.client.id,
-		Epoch: r.epoch, PlacedAt: r.placedAt,
+		Epoch: r.epoch, PlacedAt: r.placedAt, Why: r.why,
 	}
 }
 

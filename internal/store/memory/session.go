@@ -101,6 +101,7 @@ func (d *directory) lapse(now time.Time) {
 	for _, s := range d.sessions {
 		if !now.Before(s.until) {
 			d.end(s, s.until)
+			d.events.append(store.LapsedEvent(&s.registration), now)
 		} else if d.nextLapse.IsZero() || s.until.Before(d.nextLapse) {
 			d.nextLapse = s.until
 		}

@@ -65,6 +65,14 @@ func TestCostOfManyRows(t *testing.T) {
 	require.Equal(t, rows+1000, walked)
 	d.reportSlowest(t, "rows")
 
+	for cursor, more := "", true; more; more = cursor != "" {
+		page, next, err := d.Rows(t.Context(), "/counters", cursor, 1000, store.RowFilter{Prefix: "nothing"})
+		require.NoError(t, err)
+		require.Empty(t, page)
+		cursor = next
+	}
+	d.reportSlowest(t, "rows that no filter passes")
+
 	again := r
 	again.SessionID += "2"
 	_, err = d.Register(t.Context(), again)

@@ -29,13 +29,18 @@
 //	namespaces set     the bindings that are swept: all that were registered and
 //	                   not forgotten since
 //	floor      string  the highest epoch of the bindings that were forgotten
+//	lapses     hash    sid of each that is in live to the event that it has lapsed
+//	events     stream  what happened to workers, store.KeptEvents of them or a few
+//	                   more, by numbers that rise over both streams
+//	moves      stream  the same of single ids
 //
 // Of a bucket:
 //
 //	s:SID      hash    a session in this bucket; it lives as long as the lease.
 //	                   Of its rows, taken counts those placed since its last
 //	                   heartbeat, and rows all others
-//	r:LEAF     hash    rows, id to "epoch sid"
+//	r:LEAF     hash    rows, id to "epoch sid", with the letter of store.Why behind
+//	                   the epoch
 //	leaves     string  a bitmap of the r: keys that exist
 //	meta       hash    last epoch, quarantine, version of the candidates, state
 //	                   of the sweep
@@ -136,5 +141,6 @@
 // it, or was not the right node. A host may wrap its client in something that
 // retries, and callers try again themselves; so every script that is run twice
 // does what it did the first time, or nothing. The exception is a release that
-// names no epoch: run twice, it also frees what the session got in between.
+// names no epoch: run twice, it also frees what the session got in between; and an
+// event may be told twice.
 package redis

@@ -44,7 +44,15 @@ func everyCall(s store.Store) map[string]func(ctx context.Context) error {
 			_, err := s.Release(ctx, []wire.Release{{SessionID: "x", Namespace: "/counters", ID: "x"}})
 			return err
 		},
-		"Rows":       func(ctx context.Context) error { _, _, err := s.Rows(ctx, "/counters", "", 10); return err },
+		"Rows": func(ctx context.Context) error { _, _, err := s.Rows(ctx, "/counters", "", 10); return err },
+		"Counts": func(ctx context.Context) error {
+			_, err := s.Counts(ctx, []store.Session{{ID: "x", Namespaces: []string{"/counters"}}})
+			return err
+		},
+		"Record": func(ctx context.Context) error {
+			return s.Record(ctx, []store.Event{{Kind: store.EventDrained, Namespaces: []string{"/counters"}}})
+		},
+		"Events":     func(ctx context.Context) error { _, _, err := s.Events(ctx, store.EventQuery{Limit: 1}); return err },
 		"Quarantine": func(ctx context.Context) error { _, err := s.Quarantine(ctx); return err },
 		"Client":     func(ctx context.Context) error { _, err := s.Client(ctx, "a"); return err },
 		"Drain":      func(ctx context.Context) error { _, err := s.Drain(ctx, "a", nil); return err },
@@ -224,7 +232,7 @@ func TestEpochsAndVersionsRiseAcrossAWipe(t *testing.T) {
 // untimed are the keys that live on, by what follows the hash tag.
 var untimed = map[string]bool{
 	"live": true, "namespaces": true, "meta": true, "sessions": true, "candidates": true, "clients": true, "leaves": true, "r": true,
-	"floor": true, "generation": true,
+	"floor": true, "generation": true, "lapses": true, "events": true, "moves": true,
 }
 
 // requireTTLs checks that what belongs to a lease ends with it.

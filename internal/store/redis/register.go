@@ -104,6 +104,10 @@ func (d *directory) admit(ctx context.Context, reg *store.Registration) (*regist
 	if err != nil {
 		return nil, fmt.Errorf("redis register: %w", err)
 	}
+	lapses, err := json.Marshal(store.LapsedEvent(reg))
+	if err != nil {
+		return nil, fmt.Errorf("redis register: %w", err)
+	}
 	fleet, url := d.keys.fleet(), urlDigest(reg.AdvertiseURL)
 	c := registerScript.with(
 		[]string{
@@ -113,6 +117,7 @@ func (d *directory) admit(ctx context.Context, reg *store.Registration) (*regist
 		string(fleet), reg.SessionID, reg.ClientID, digest(reg.Secret), d.lease, memory,
 		reg.Headroom, reg.Draining, strings.Join(reg.Bindings(), "\n"), string(text), url, maxFormer,
 		classes(reg), milliseconds(&reg.Takeover), store.SupersededMemory.Milliseconds(), maxGiveWay,
+		string(lapses),
 	)
 	var early []other
 	for {

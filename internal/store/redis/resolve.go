@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -47,6 +48,12 @@ func (d *directory) Resolve(ctx context.Context, req store.Request) (store.Resul
 		if outcome == store.Placed || outcome == store.Quarantined {
 			d.clocks.heard(bucket, sent, a.int())
 		}
+		switch outcome {
+		case store.Placed:
+			res.Why, res.Former = store.ParseWhy(a.text()), a.text()
+		case store.Quarantined:
+			res.Begun = a.flag()
+		}
 		if outcome == store.UnknownNamespace && req.Hostname == "" {
 			res.Left = 0
 		}
@@ -71,7 +78,8 @@ func (d *directory) resolveCall(req store.Request, limit int64, set bool) call {
 	if set {
 		found = 1
 	}
-	rest := fmt.Sprintf("%d %d %d %d %d %d %d", leaf, d.lease, limit, found, req.Dice[0], req.Dice[1], req.Dice[2])
+	by := cmp.Or(req.PreferredBy, store.ByAffinity).Letter()
+	rest := fmt.Sprintf("%d %d %d %d %d %d %d %s", leaf, d.lease, limit, found, req.Dice[0], req.Dice[1], req.Dice[2], by)
 	args := []any{string(bucket), req.ID, req.Preferred, req.View, req.BalanceFactor, rest}
 	if r := req.Refused; r != nil {
 		args = append(args, req.Unless, r.SessionID, r.ClientID, r.Epoch)

@@ -196,5 +196,5 @@ func TestQuarantineBeginsAnewWhenTheClockWasSetBack(t *testing.T) {
 	require.Zero(t, left, "no namespace is registered")
 	res, err := b.Resolve(t.Context(), store.Request{Namespace: "/counters", ID: "x", View: store.AnyView, BalanceFactor: 1})
 	require.NoError(t, err)
-	require.Equal(t, store.Result{Outcome: store.Quarantined, Left: 5 * time.Second}, res)
+	require.Equal(t, store.Result{Outcome: store.Quarantined, Left: 5 * time.Second, Begun: true}, res)
 }

@@ -20,8 +20,8 @@ const batch = 100
 
 // found is a row as lookup.lua tells it; the zero value stands for none.
 type found struct {
-	epoch         int64
-	sid, clientID string
+	epoch              int64
+	sid, clientID, why string
 }
 
 // lookupAll looks rows up, in order, those of one bucket together. Where a Ref
@@ -41,7 +41,7 @@ func (d *directory) lookupAll(ctx context.Context, refs []wire.Ref) ([]found, er
 	for i, a := range answers {
 		for _, n := range groups[i].items {
 			if one := a.list(); one.more() {
-				rows[n] = found{epoch: one.int(), sid: one.text(), clientID: one.text()}
+				rows[n] = found{epoch: one.int(), sid: one.text(), clientID: one.text(), why: one.text()}
 				a.fail(one.err)
 			}
 		}
@@ -90,6 +90,7 @@ func (f found) row(binding, id string) store.Row {
 	return store.Row{
 		Hostname: hostname, Namespace: namespace, ID: id, SessionID: f.sid, ClientID: f.clientID,
 		Epoch: f.epoch, PlacedAt: time.UnixMicro(f.epoch).Truncate(time.Millisecond),
+		Why: store.ParseWhy(f.why),
 	}
 }
 
@@ -173,13 +174,17 @@ const (
 )
 
 // Rows walks leaf by leaf, and within a leaf in the order of the ids.
-func (d *directory) Rows(ctx context.Context, binding, cursor string, limit int) (rows []store.Row, next string, err error) {
+func (d *directory) Rows(ctx context.Context, binding, cursor string, limit int, only ...store.RowFilter) (rows []store.Row, next string, err error) {
 	p, err := d.position(cursor)
 	if err != nil {
 		return nil, "", err
 	}
+	var filter store.RowFilter
+	for _, f := range only {
+		filter.ClientID, filter.Prefix = cmp.Or(f.ClientID, filter.ClientID), cmp.Or(f.Prefix, filter.Prefix)
+	}
 	for range maxShards {
-		some, at, err := d.page(ctx, binding, p, max(1, limit-len(rows)))
+		some, at, err := d.page(ctx, binding, p, max(1, limit-len(rows)), filter)
 		if err != nil {
 			return nil, "", err
 		}
@@ -197,9 +202,9 @@ func (d *directory) Rows(ctx context.Context, binding, cursor string, limit int)
 
 // page returns at most limit rows of one bucket from p on, and where the next
 // page begins, which may be in the next bucket.
-func (d *directory) page(ctx context.Context, binding string, p position, limit int) ([]store.Row, position, error) {
+func (d *directory) page(ctx context.Context, binding string, p position, limit int, filter store.RowFilter) ([]store.Row, position, error) {
 	bucket := d.keys.bucket(binding, p.shard)
-	a := d.run(ctx, rowsScript.with([]string{bucket.leaves()}, string(bucket), p.leaf, limit, maxWalk))
+	a := d.run(ctx, rowsScript.with([]string{bucket.leaves()}, string(bucket), p.leaf, limit, maxWalk, filter.ClientID, filter.Prefix))
 	next := position{shard: p.shard, leaf: int(a.int())}
 	if next.leaf < 0 {
 		next = position{shard: p.shard + 1}
@@ -211,7 +216,7 @@ func (d *directory) page(ctx context.Context, binding string, p position, limit 
 	var all []placed
 	for a.more() {
 		leaf, id := int(a.int()), a.text()
-		row := found{epoch: a.int(), sid: a.text(), clientID: a.text()}.row(binding, id)
+		row := found{epoch: a.int(), sid: a.text(), clientID: a.text(), why: a.text()}.row(binding, id)
 		if leaf > p.leaf || id > p.after {
 			all = append(all, placed{leaf: leaf, Row: row})
 		}

@@ -38,6 +38,8 @@ var (
 	unlockScript     = load("unlock", "lib_fleet")
 	namespacesScript = load("namespaces", "lib_fleet")
 	forgetScript     = load("forget", "lib_fleet")
+	recordScript     = load("record", "lib_fleet")
+	eventsScript     = load("events", "lib_fleet")
 	supersededScript = load("superseded", "lib_fleet")
 )
 
@@ -56,6 +58,7 @@ var (
 	releaseScript    = load("release", "lib_bucket")
 	rowsScript       = load("rows", "lib_bucket")
 	takenScript      = load("taken", "lib_bucket")
+	countsScript     = load("counts", "lib_bucket")
 	quarantineScript = load("quarantine", "lib_bucket")
 	vacantScript     = load("vacant", "lib_bucket")
 	sweepScript      = load("sweep", "lib_bucket")

@@ -90,7 +90,7 @@ func bindingsDoNotMeet(t *testing.T, f Fixture) {
 	row := d.lookup(t, binding, "x")
 	require.Equal(t, store.Row{
 		Hostname: host, Namespace: counters, ID: "x", SessionID: bound, ClientID: "bound", Epoch: there.Epoch,
-		PlacedAt: row.PlacedAt,
+		PlacedAt: row.PlacedAt, Why: there.Why,
 	}, row)
 	rows, _, err := d.Rows(ctx, binding, "", 10)
 	require.NoError(t, err)

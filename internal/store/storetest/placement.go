@@ -209,6 +209,6 @@ func lookupOnly(t *testing.T, f Fixture) {
 	require.False(t, row.PlacedAt.IsZero())
 	row.PlacedAt = time.Time{}
 	require.Equal(t, store.Row{
-		Namespace: counters, ID: "x", SessionID: first, ClientID: "a", Epoch: placed.Epoch,
+		Namespace: counters, ID: "x", SessionID: first, ClientID: "a", Epoch: placed.Epoch, Why: placed.Why,
 	}, row)
 }

@@ -11,7 +11,7 @@ end
 local url = ARGV[1] .. 'u:' .. s[1]
 delist(ARGV[1], s[2], ARGV[2])
 call('DEL', KEYS[1])
-call('ZREM', KEYS[2], ARGV[2])
+unlisted(ARGV[1], KEYS[2], ARGV[2])
 if call('GET', url) == ARGV[2] then
   call('DEL', url)
 end

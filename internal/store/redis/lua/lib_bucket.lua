@@ -83,10 +83,10 @@ local function expire(base, meta, sessions, candidates, most)
   return #due
 end
 
--- parse splits a row into its epoch and its owner.
+-- parse splits a row into its epoch, its owner and the letter of why it is there.
 local function parse(row)
-  local epoch, sid = string.match(row, '^(%d+) (.+)$')
-  return tonumber(epoch), sid
+  local epoch, why, sid = string.match(row, '^(%d+)(%a?) (.+)$')
+  return tonumber(epoch), sid, why
 end
 
 -- mark notes whether a leaf has rows.

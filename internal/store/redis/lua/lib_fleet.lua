@@ -110,6 +110,33 @@ local function conflict(base, classes, own, competes, now)
   return refusal
 end
 
+-- happened appends an event to one of two streams, so that ids that move do not
+-- push out what happened to workers. Its number follows the clock, and rises over
+-- both. key is a binding and an id by a space, or '' for what is not of an id.
+local function happened(base, key, text)
+  local last = 0
+  for _, stream in ipairs({'events', 'moves'}) do
+    local top = call('XREVRANGE', base .. stream, '+', '-', 'COUNT', 1)[1]
+    last = math.max(last, top and tonumber(string.match(top[1], '^%d+')) or 0)
+  end
+  call('XADD', base .. (key == '' and 'events' or 'moves'), 'MAXLEN', '~', 5000, int(rise(last, micros())) .. '-0',
+    'key', key, 'text', text)
+end
+
+-- unlisted takes a session off the list of live ones. lapsed does so with one that
+-- is found to have lapsed, and tells.
+local function unlisted(base, live, sid)
+  call('HDEL', base .. 'lapses', sid)
+  return call('ZREM', live, sid)
+end
+
+local function lapsed(base, live, sid)
+  local text = call('HGET', base .. 'lapses', sid)
+  if unlisted(base, live, sid) == 1 and text then
+    happened(base, '', text)
+  end
+end
+
 -- revise gives the session's state a new version and returns it.
 local function revise(session, now)
   local ver = rise(call('HGET', session, 'ver'), now)

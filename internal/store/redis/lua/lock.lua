@@ -11,7 +11,7 @@ local ms = math.floor(micros() / 1000)
 for _, sid in ipairs(call('ZRANGEBYSCORE', KEYS[2], '-inf', ms, 'LIMIT', 0, ARGV[4])) do
   local lives = call('PTTL', ARGV[1] .. 's:' .. sid)
   if lives < 0 then
-    call('ZREM', KEYS[2], sid)
+    lapsed(ARGV[1], KEYS[2], sid)
   else
     call('ZADD', KEYS[2], ms + lives, sid)
   end

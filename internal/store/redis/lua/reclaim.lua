@@ -37,9 +37,9 @@ for i = 6, #ARGV, 2 do
   local key = base .. 'r:' .. leaf
   local size = call('HLEN', key)
   local row = size > 0 and call('HGET', key, id)
-  local held, owner
+  local held, owner, why
   if row then
-    held, owner = parse(row)
+    held, owner, why = parse(row)
   end
   local lives = owner and alive(owner)
   if owner == sid then
@@ -49,9 +49,9 @@ for i = 6, #ARGV, 2 do
   else
     if not owner or not kin[owner] then
       epoch = rise(epoch, now)
-      held = epoch
+      held, why = epoch, 'r'
     end
-    call('HSET', key, id, int(held) .. ' ' .. sid)
+    call('HSET', key, id, int(held) .. why .. ' ' .. sid)
     if size == 0 then
       mark(base, leaf, 1)
     end

@@ -8,7 +8,7 @@
 --       headroom, draining, namespaces (one a line), record (JSON), url digest,
 --       how many former sessions to remember, classes, deadline of a takeover
 --       in ms or 0, for how long to remember displaced sessions (ms), the most
---       sessions to displace and to drain
+--       sessions to displace and to drain, the text of the event that it has lapsed
 -- Answer: {'secret'}    the client is live with another secret
 --         {'lower' or 'env', …} as conflict tells it
 --         {'overtaken'} this session has been replaced already
@@ -164,7 +164,7 @@ end
 if c[1] then
   delist(base, call('HGET', base .. 's:' .. c[1], 'classes') or '', c[1])
   call('DEL', base .. 's:' .. c[1])
-  call('ZREM', live, c[1])
+  unlisted(base, live, c[1])
 end
 
 -- The client's own former session is gone by now: the holder is another's.
@@ -183,6 +183,7 @@ call('HSET', session, 'client', clientId, 'namespaces', ARGV[9], 'record', ARGV[
 call('PEXPIRE', session, lease)
 call('SET', url, sid, 'PX', lease)
 call('ZADD', live, math.floor(now / 1000) + lease, sid)
+call('HSET', base .. 'lapses', sid, ARGV[17])
 call('HSET', client, 'sid', sid, 'secret', secret, 'gen', rise(c[3], now), 'lineage', lineage, 'sids', sids,
   'namespaces', ARGV[9], 'spaces', table.concat(lines(c[6] or '', ARGV[9]), '\n'))
 enlist(base, classes, sid, math.floor(now / 1000) + lease, lease + memory)

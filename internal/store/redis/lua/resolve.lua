@@ -5,14 +5,16 @@
 --
 -- KEYS  meta, candidates, rows of the id's leaf
 -- ARGV  base, id, preferred sid or '', view, balance factor, "LEAF QUARANTINE LIMIT
---       SET DICE DICE DICE" (the quarantine in ms; the highest time in us that the
---       clock can have reached or 0; 1 if it was found set forward), and, if they
+--       SET DICE DICE DICE CHOICE" (the quarantine in ms; the highest time in us that the
+--       clock can have reached or 0; 1 if it was found set forward; the letter of why
+--       the preferred one is preferred), and, if they
 --       apply: host name that goes before or '', and the placement that was
 --       refused: sid, clientId, epoch
 -- Answer: {outcome, …} by the numbers of store.Outcome:
 --         {owned, sid, epoch, left of the lease ms, stopped}
---         {placed, sid, epoch, left of the lease ms, 0, time us}
---         {quarantined, left of the quarantine ms, time us}
+--         {placed, sid, epoch, left of the lease ms, 0, time us, letter of why, sid
+--         of the owner before or ''}
+--         {quarantined, left of the quarantine ms, time us, 1 if it has just begun}
 --         {stepped, time us} nothing was done: the clock was set forward, or the
 --         script has come late
 --         {unknown, left of one lease since the last session ended ms}
@@ -51,9 +53,10 @@ if before and before ~= '' then
 end
 
 local row = call('HGET', rows, id)
-local refused
+local refused, former
 if row then
-  local epoch, sid = string.match(row, '^(%d+) (.+)$')
+  local epoch, sid = string.match(row, '^(%d+)%a? (.+)$')
+  former = sid
   local s = call('HMGET', record .. sid, 'client', 'stopped', 'lease')
   if s[1] then
     if ARGV[8] ~= sid or ARGV[10] ~= epoch then
@@ -92,15 +95,15 @@ local function unplaced(answer)
     -- A clock that was set back must not prolong it: then it begins anew.
     local ms = math.floor(now / 1000)
     local lasts = not set and tonumber(m[4]) or quarantine
-    local runs = not set and m[2] and m[2] - ms
+    local runs, begun = not set and m[2] and m[2] - ms, 0
     if not runs or runs > lasts then
-      runs = lasts
+      runs, begun = lasts, 1
       call('HSET', meta, 'quarantine', ms + lasts, 'quarantined', lasts)
     end
     if runs <= 0 then
       return nil
     end
-    answer = {quarantined, runs, now}
+    answer = {quarantined, runs, now, begun}
   else
     answer = {answer}
   end
@@ -130,6 +133,7 @@ end
 -- The choice is store.Choose's. It ends with a sid and, of its record, whether it
 -- takes placements, the headroom that it reported, and the placements since.
 local sid, s
+local why = 't'
 local current = view == '-1' or view == (m[3] or '0')
 if preferred ~= '' and preferred ~= excluded and current then
   s = call('HMGET', record .. preferred, 'takes', 'headroom', 'taken', 'lease')
@@ -144,7 +148,7 @@ if preferred ~= '' and preferred ~= excluded and current then
       end
     end
     if more == 0 then
-      sid = preferred
+      sid, why = preferred, string.sub(ARGV[6], -1)
     else
       -- The best must be live to go before.
       local best = call('ZREVRANGE', candidates, 0, 1)
@@ -210,12 +214,16 @@ if fresh then
 else
   call('HSET', meta, 'epoch', text)
 end
+-- See store.Why.
 if refused then
   call('HINCRBY', record .. refused, 'rows', -1)
+  why = string.char(string.byte(why) + 1)
+elseif former then
+  why = string.upper(why)
 end
-if call('HSET', rows, id, text .. ' ' .. sid) == 1 and call('HLEN', rows) == 1 then
+if call('HSET', rows, id, text .. why .. ' ' .. sid) == 1 and call('HLEN', rows) == 1 then
   call('SETBIT', base .. 'leaves', leaf, 1)
 end
 call('ZADD', candidates, math.max(0, s[2] - s[3] - 1), sid)
 call('HINCRBY', record .. sid, 'taken', 1)
-return {placed, sid, epoch, left(record .. sid, s[4]), 0, now}
+return {placed, sid, epoch, left(record .. sid, s[4]), 0, now, why, former or ''}

@@ -18,7 +18,7 @@ for i = 2, #ARGV do
     s[11], s[12] = drain(ARGV[1] .. 'c:' .. s[1], now)
   else
     s = {}
-    call('ZREM', KEYS[1], ARGV[i])
+    lapsed(ARGV[1], KEYS[1], ARGV[i])
   end
   all[#all + 1] = s
 end
