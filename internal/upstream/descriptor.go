@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"syscall"
+	"time"
 )
 
 // descriptor is the socket below a connection. Its methods save what the usual
@@ -31,13 +32,19 @@ type descriptor struct {
 }
 
 // newDescriptor returns the descriptor of a socket that is the bottom of c, nil
-// if raw is none that can be got at.
+// if raw is no socket. A type of the host's is none, even if it has the methods
+// of one that it embeds: what it does on its own must not be gone around.
 func newDescriptor(raw net.Conn, c *conn) *descriptor {
-	has, ok := raw.(syscall.Conn)
-	if !ok {
+	var socket syscall.Conn
+	switch raw := raw.(type) {
+	case *net.TCPConn:
+		socket = raw
+	case *net.UnixConn:
+		socket = raw
+	default:
 		return nil
 	}
-	rc, err := has.SyscallConn()
+	rc, err := socket.SyscallConn()
 	if err != nil {
 		return nil
 	}
@@ -125,9 +132,19 @@ func (*descriptor) start() {}
 
 // stop implements idleness.
 func (d *descriptor) stop() bool {
+	if !d.plain && !d.drained() {
+		return false
+	}
 	d.closed = true
 	err := d.Control(d.peek)
 	return err == nil && !d.closed
+}
+
+// drained reports whether TLS has handed out all that it has read of the socket.
+func (d *descriptor) drained() bool {
+	_ = d.c.SetReadDeadline(longAgo)
+	_, err := d.c.Read(d.one[:])
+	return os.IsTimeout(err) && d.c.SetReadDeadline(time.Time{}) == nil
 }
 
 func (d *descriptor) onPeek(fd uintptr) {

@@ -43,6 +43,7 @@ func readRaw(raw []byte, piece int, method string) (g got, rest int, err error) 
 	s := &script{left: raw, piece: piece}
 	pool := New(Config{})
 	c := newConn(s, pool.enter(&Origin{}), 0)
+	c.wire.written.Store(1) // the request
 	r := &Response{c: c, pool: pool, req: &Request{Method: method}, stop: func() bool { return true }}
 	if err := r.readHeads(); err != nil {
 		return got{}, 0, err

@@ -103,13 +103,33 @@ func newWrappedWorker(t *testing.T, script func(*peer)) *worker {
 	return w
 }
 
+// batch is a connection whose writes can be held back, to leave together.
+type batch struct {
+	net.Conn
+	hold bool
+	held []byte
+}
+
+func (b *batch) Write(p []byte) (int, error) {
+	if !b.hold {
+		return b.Conn.Write(p)
+	}
+	b.held = append(b.held, p...)
+	return len(p), nil
+}
+
+func (b *batch) release() {
+	_, _ = b.Conn.Write(b.held)
+	b.hold, b.held = false, nil
+}
+
 func newTLSWorker(t *testing.T, script func(*peer)) *worker {
 	t.Helper()
 	source := httptest.NewUnstartedServer(nil) // for its certificate
 	source.StartTLS()
 	t.Cleanup(source.Close)
 	w := newTCPWorker(t, func(p *peer) {
-		p.Conn = tls.Server(p.Conn, &tls.Config{Certificates: source.TLS.Certificates, MinVersion: tls.VersionTLS13})
+		p.Conn = tls.Server(&batch{Conn: p.Conn}, &tls.Config{Certificates: source.TLS.Certificates, MinVersion: tls.VersionTLS13})
 		p.r = bufio.NewReader(p.Conn)
 		script(p)
 	})
