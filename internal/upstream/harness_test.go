@@ -34,7 +34,7 @@ type worker struct {
 	script   func(*peer)
 
 	mu      sync.Mutex
-	peers   []*peer
+	conns   []net.Conn
 	serving sync.WaitGroup
 }
 
@@ -146,8 +146,8 @@ func (w *worker) accept() {
 			return
 		}
 		w.mu.Lock()
-		p := &peer{Conn: conn, t: w.t, r: bufio.NewReader(conn), n: len(w.peers)}
-		w.peers = append(w.peers, p)
+		p := &peer{Conn: conn, t: w.t, r: bufio.NewReader(conn), n: len(w.conns)}
+		w.conns = append(w.conns, conn)
 		w.mu.Unlock()
 		w.serving.Go(func() {
 			defer func() { _ = p.Close() }()
@@ -159,8 +159,8 @@ func (w *worker) accept() {
 func (w *worker) stop() {
 	_ = w.listener.Close()
 	w.mu.Lock()
-	for _, p := range w.peers {
-		_ = p.Close()
+	for _, conn := range w.conns {
+		_ = conn.Close()
 	}
 	w.mu.Unlock()
 	w.serving.Wait()
@@ -169,7 +169,7 @@ func (w *worker) stop() {
 func (w *worker) connections() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return len(w.peers)
+	return len(w.conns)
 }
 
 // pool returns a Pool that dials the worker, whatever the address.
