@@ -94,6 +94,7 @@ func (e *exchange) request(a *attempt) (*upstream.Request, error) {
 		Target: e.uri,
 		Host:   e.r.Host,
 		Fields: fields,
+		Switch: e.upgrade,
 		Inform: func(status int, header upstream.Header) error { return a.inform(e, status, header) },
 		// It may be sent twice, like any request of which a client lost the
 		// answer.

@@ -79,6 +79,9 @@ type Request struct {
 	Rewind func() (io.Reader, error)
 	// Expect holds the Body back until the worker asks for it.
 	Expect bool
+	// Switch says that the Fields ask for another protocol: whatever becomes of
+	// the connection, the request does not say that it is to be closed.
+	Switch bool
 
 	// Repeatable says that the request may be sent a second time when the
 	// connection of the first time, which had been idle, ends without a byte
@@ -143,7 +146,7 @@ func (r *Request) appendHead(b []byte, last bool) []byte {
 	if r.Expect {
 		b = append(b, "Expect: 100-continue\r\n"...)
 	}
-	if last {
+	if last && !r.Switch {
 		b = append(b, "Connection: close\r\n"...)
 	}
 	b = append(b, r.Fields...)
