@@ -111,40 +111,10 @@ func (m *model) readBody(p *peer, rng *rand.Rand, head, name string) bool {
 
 // answer answers, and reports whether another request may follow.
 func (m *model) answer(p *peer, rng *rand.Rand, head, name string) (goOn bool) {
-	sizes := []int{0, 1, 300, 5_000, 40_000}
-	size := sizes[rng.IntN(len(sizes))]
-	body := text(name, size)
-	fields := fmt.Sprintf("X-Name: %s\r\nX-Size: %d\r\n", name, size)
-	status, goOn := 200, true
-	switch rng.IntN(12) {
-	case 0:
-		status, body = []int{204, 304}[rng.IntN(2)], ""
-		fields = "X-Name: " + name + "\r\n"
-	case 1, 2, 3:
-		raw := ""
-		for body != "" {
-			n := min(1+rng.IntN(9_000), len(body))
-			raw += fmt.Sprintf("%x;x=\"y\"\r\n%s\r\n", n, body[:n])
-			body = body[n:]
-		}
-		fields += "Transfer-Encoding: chunked\r\nTrailer: X-Name\r\n"
-		body = raw + "0\r\nX-Name: " + name + "\r\n\r\n"
-	case 4: // to the end of the connection
-		goOn = false
-	case 5:
-		goOn = false
-		fields += "Connection: x, Close\r\nContent-Length: " + strconv.Itoa(size) + "\r\n"
-	default:
-		fields += "Content-Length: " + strconv.Itoa(size) + "\r\n"
-	}
-	if strings.HasPrefix(head, "HEAD ") {
-		body = ""
-	}
-	raw := fmt.Sprintf("HTTP/1.1 %d X\r\n%s\r\n%s", status, fields, body)
-	framed := strings.Contains(fields, "Content-Length") || strings.Contains(fields, "chunked")
+	raw, length, goOn := shape(rng, strings.HasPrefix(head, "HEAD "), name)
 	switch fault := rng.IntN(40); {
-	case fault == 0 && framed && body != "":
-		m.send(p, rng, raw[:len(raw)-1-rng.IntN(len(body))])
+	case fault == 0 && length > 0: // not whole, of a body whose end is known
+		m.send(p, rng, raw[:len(raw)-1-rng.IntN(length)])
 		return false
 	case fault == 1:
 		m.send(p, rng, raw[:rng.IntN(10)])
@@ -163,6 +133,46 @@ func (m *model) answer(p *peer, rng *rand.Rand, head, name string) (goOn bool) {
 	}
 	m.send(p, rng, raw)
 	return goOn
+}
+
+// shape returns an answer, and how much of it is a body whose end can be told.
+func shape(rng *rand.Rand, head bool, name string) (raw string, length int, goOn bool) {
+	size := []int{0, 1, 300, 5_000, 40_000}[rng.IntN(5)]
+	body := text(name, size)
+	fields := fmt.Sprintf("X-Name: %s\r\nX-Size: %d\r\n", name, size)
+	status, framed, goOn := 200, true, true
+	switch rng.IntN(12) {
+	case 0:
+		status, body = []int{204, 304}[rng.IntN(2)], ""
+		fields = "X-Name: " + name + "\r\n"
+	case 1, 2, 3:
+		fields += "Transfer-Encoding: chunked\r\nTrailer: X-Name\r\n"
+		body = inChunks(rng, body) + "0\r\nX-Name: " + name + "\r\n\r\n"
+	case 4: // to the end of the connection
+		framed, goOn = false, false
+	case 5:
+		goOn = false
+		fields += "Connection: x, Close\r\nContent-Length: " + strconv.Itoa(size) + "\r\n"
+	default:
+		fields += "Content-Length: " + strconv.Itoa(size) + "\r\n"
+	}
+	if head {
+		body = ""
+	}
+	if framed {
+		length = len(body)
+	}
+	return fmt.Sprintf("HTTP/1.1 %d X\r\n%s\r\n%s", status, fields, body), length, goOn
+}
+
+func inChunks(rng *rand.Rand, body string) string {
+	var raw strings.Builder
+	for body != "" {
+		n := min(1+rng.IntN(9_000), len(body))
+		fmt.Fprintf(&raw, "%x;x=\"y\"\r\n%s\r\n", n, body[:n])
+		body = body[n:]
+	}
+	return raw.String()
 }
 
 // reset ends a connection without order.
