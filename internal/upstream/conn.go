@@ -260,6 +260,10 @@ func (c *conn) writePiece(p []byte) error {
 // not its end either.
 func (c *conn) alive() bool { return c.idle.stop() }
 
+// looksItself reports whether sending the request looks at the connection, so
+// that nobody has to before.
+func (c *conn) looksItself(req *Request) bool { return c.fd != nil && c.fd.plain && req.Body == nil }
+
 // idleness watches an idle connection.
 type idleness interface {
 	// start is called when the connection becomes idle.

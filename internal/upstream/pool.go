@@ -162,7 +162,7 @@ func (p *Pool) acquire(ctx context.Context, req *Request, fresh bool) (c *conn, 
 		if c == nil {
 			break
 		}
-		if time.Since(c.since) < p.cfg.IdleTimeout && c.alive() && (req.Allowed == nil || req.Allowed(c.addr) == nil) {
+		if time.Since(c.since) < p.cfg.IdleTimeout && (c.looksItself(req) || c.alive()) && (req.Allowed == nil || req.Allowed(c.addr) == nil) {
 			return c, true, nil
 		}
 		_ = c.Close()

@@ -9,8 +9,10 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"os"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -292,5 +294,46 @@ func TestAnAnswerThatContradictsItselfIsTheLastOne(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, 204, g.Status)
 		requireIdle(t, pool, 0)
+	}
+}
+
+// The last moment is after the choice of a connection and before the request.
+func TestAnIdleConnectionIsLookedAtInTheLastMoment(t *testing.T) {
+	t.Parallel()
+	for name, say := range map[string]func(*peer){
+		"surplus": func(p *peer) { p.send("HTTP/1.1 408 Request Timeout\r\nContent-Length: 5\r\n\r\nother") },
+		"end":     func(p *peer) { _ = p.Conn.(*net.TCPConn).CloseWrite() }, // and it goes on reading
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			now, said := make(chan struct{}), make(chan struct{})
+			w := newTCPWorker(t, func(p *peer) {
+				p.head()
+				p.ok("mine")
+				if p.n == 0 {
+					<-now
+					say(p)
+					close(said)
+					_, _ = io.Copy(io.Discard, p.r)
+				}
+			})
+			pool := w.pool()
+			_, err := do(t.Context(), pool, w.request("GET", "/"))
+			require.NoError(t, err)
+			requireIdle(t, pool, 1)
+			r := w.request("GET", "/")
+			r.Repeatable = false // nothing was sent
+			var once sync.Once
+			r.Allowed = func(netip.Addr) error {
+				once.Do(func() { close(now); <-said })
+				return nil
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			g, err := do(ctx, pool, r)
+			require.NoError(t, err)
+			require.Equal(t, "mine", g.body)
+			require.Equal(t, 2, w.connections())
+		})
 	}
 }
