@@ -367,7 +367,36 @@ func runModel(t *testing.T, start func(*testing.T, func(*peer)) *worker, pause f
 	t.Log("seed", seed)
 	m := &model{t: t, seed: seed, pause: pause, seen: map[string]int{}}
 	w := start(t, m.serve)
-	m.run(w, w.pool(settings(rand.New(rand.NewPCG(seed, 1)))), 6, requests)
+	var open opened
+	pool := w.pool(settings(rand.New(rand.NewPCG(seed, 1))), func(c *Config) {
+		dial := c.Dial
+		c.Dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			conn, err := dial(ctx, network, addr)
+			if _, socket := conn.(*net.TCPConn); err != nil || socket {
+				return conn, err // which is not to be hidden
+			}
+			if n := open.n.Add(1); c.MaxPerOrigin > 0 && int(n) > c.MaxPerOrigin {
+				t.Errorf("%d connections", n)
+			}
+			return &openConn{Conn: conn, of: &open}, nil
+		}
+	})
+	m.run(w, pool, 6, requests)
+	require.Zero(t, open.n.Load(), "connections are left open")
+}
+
+// opened counts connections that are open.
+type opened struct{ n atomic.Int64 }
+
+type openConn struct {
+	net.Conn
+	of   *opened
+	once sync.Once
+}
+
+func (c *openConn) Close() error {
+	c.once.Do(func() { c.of.n.Add(-1) })
+	return c.Conn.Close()
 }
 
 func TestNoRequestGetsWhatIsAnothers(t *testing.T) {
