@@ -97,6 +97,7 @@ func (e *exchange) request(a *attempt) (*upstream.Request, error) {
 		Target: e.uri,
 		Host:   e.r.Host,
 		Fields: fields,
+		Switch: e.upgrade,
 		Inform: func(status int, header upstream.Header) error { return a.inform(e, status, header) },
 		// It may be sent twice, like any request of which a client lost the
 		// answer.
@@ -124,12 +125,13 @@ func (e *exchange) repeatable() bool {
 
 // attachBody has the client's body sent, with the client's length and trailers.
 func (e *exchange) attachBody(req *upstream.Request, a *attempt) error {
-	trailers := maps.Clone(e.trailers)
 	open := func() (io.Reader, error) {
 		body, err := e.body.Open()
 		if err != nil {
 			return nil, fmt.Errorf("send the body: %w", err)
 		}
+		trailers := maps.Clone(e.trailers)
+		req.Trailer = trailers
 		body.OnEOF(func() { copyTrailers(trailers, e.r.Trailer) })
 		a.body = body
 		return awaited{body, a.late}, nil
@@ -149,7 +151,6 @@ func (e *exchange) attachBody(req *upstream.Request, a *attempt) error {
 	if len(e.trailers) > 0 {
 		req.Length = -1 // only a body in chunks has trailers
 	}
-	req.Trailer = trailers
 	return nil
 }
 

@@ -46,6 +46,11 @@ func (f *flow) follow() { f.cancel(context.Cause(f.Context)) }
 func (f *flow) cancel(reason error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.finish(reason)
+}
+
+// finish is cancel; the caller holds the lock.
+func (f *flow) finish(reason error) {
 	if f.reason != nil {
 		return
 	}
@@ -67,9 +72,9 @@ func (f *flow) close() {
 	f.forget()
 	f.leases.shut(f)
 	f.mu.Lock()
+	defer f.mu.Unlock()
 	f.after, f.more = [2]func(){}, nil
-	f.mu.Unlock()
-	f.cancel(context.Canceled)
+	f.finish(context.Canceled)
 }
 
 // cause returns why the flow has ended, nil while it has not.

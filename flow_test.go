@@ -3,6 +3,7 @@ package pinboard
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -95,4 +96,21 @@ func TestAClosedFlowCallsNobody(t *testing.T) {
 		<-open.Done()
 		require.Empty(t, open.lease.flows)
 	})
+}
+
+// What a dialer of the host's has made of a flow may end at the same time.
+func TestAFlowMayCloseWhileSomethingIsTakenBack(t *testing.T) {
+	t.Parallel()
+	l := newLeases(nil, nil)
+	s := &lease{flows: map[*flow]struct{}{}}
+	for range 10_000 {
+		f := l.open(t.Context(), s)
+		f.AfterFunc(func() { t.Error("it is over") })
+		f.AfterFunc(func() { t.Error("it is over") })
+		stop := f.AfterFunc(func() { t.Error("it is over") })
+		var both sync.WaitGroup
+		both.Go(func() { stop() })
+		f.close()
+		both.Wait()
+	}
 }

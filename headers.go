@@ -84,12 +84,23 @@ func copyFields(dst http.Header, src upstream.Header) {
 			perHop = list(perHop, f.Value)
 		}
 	}
+	var seen map[string]struct{} // of so many that they can't all be looked through each time
+	if len(src) > 32 {
+		seen = make(map[string]struct{}, len(src))
+	}
 	values := make([]string, 0, len(src))
 	for i, f := range src {
 		if !endToEnd(f.Name, perHop) {
 			continue
 		}
-		if i > 0 && src[:i].Has(f.Name) {
+		var again bool
+		if seen == nil {
+			again = src[:i].Has(f.Name)
+		} else {
+			_, again = seen[f.Name]
+			seen[f.Name] = struct{}{}
+		}
+		if again {
 			dst[f.Name] = append(dst[f.Name], f.Value)
 			continue
 		}

@@ -293,6 +293,26 @@ func TestInformationalAnswersWithoutEndAreABadGateway(t *testing.T) {
 	})
 }
 
+// The final answer may come all the same, and is for nobody else.
+func TestWhatFollowsTooManyInformationalAnswersReachesNobody(t *testing.T) {
+	t.Parallel()
+	inLimits(t, Limits{Informational: 10}, func(h *hit) {
+		if h.target == "/counters/flood" {
+			h.send(strings.Repeat("HTTP/1.1 103 Early Hints\r\n\r\n", 11))
+			time.Sleep(time.Second)
+		}
+		h.ok("for " + h.target)
+	}, func(t *testing.T, b *limited) {
+		c := b.ask("GET /counters/flood HTTP/1.1\r\nHost: p\r\n\r\n")
+		for range 10 {
+			require.Equal(t, http.StatusEarlyHints, c.answer("GET").StatusCode)
+		}
+		require.Equal(t, http.StatusBadGateway, c.answer("GET").StatusCode)
+		_, body := b.ask("GET /counters/other HTTP/1.1\r\nHost: p\r\n\r\n").whole("GET")
+		require.Equal(t, "for /counters/other", body)
+	})
+}
+
 // A client that does not read hints must not hold the worker's connection.
 func TestAClientThatDoesNotReadHintsIsCut(t *testing.T) {
 	t.Parallel()

@@ -3,11 +3,14 @@ package e2e_test
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -104,6 +107,30 @@ func (p *process) pid() int { return p.cmd.Process.Pid }
 func (p *process) signal(t *testing.T, s os.Signal) {
 	t.Helper()
 	require.NoError(t, p.cmd.Process.Signal(s), "signal %s", p.name)
+	if s == syscall.SIGSTOP {
+		awaitTrue(t, p.name+" stands still", func() bool { return p.stands(t) })
+	}
+}
+
+// stands reports whether all threads of the process are stopped. The signal is
+// taken by one of them, and the others run on until that one runs.
+func (p *process) stands(t *testing.T) bool {
+	t.Helper()
+	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.pid()))
+	require.NoError(t, err)
+	require.NotEmpty(t, tasks)
+	for _, task := range tasks {
+		text, err := os.ReadFile(task)
+		if err != nil {
+			return false // it has just ended
+		}
+		// PID (NAME) STATE …, where the name may have anything in it.
+		_, rest, ok := strings.Cut(string(text[strings.LastIndexByte(string(text), ')'):]), ") ")
+		if !ok || rest[0] != 'T' {
+			return false
+		}
+	}
+	return true
 }
 
 // ended reports whether the process is gone.

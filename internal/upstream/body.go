@@ -113,17 +113,14 @@ func (r *Response) control() bool {
 func (r *Response) chunkSize() bool {
 	in := &r.c.in
 	end := bytes.IndexByte(in.bytes(), '\n')
-	if end < 0 {
-		if in.len() >= smallBuffer {
-			r.err = malformed("chunk")
-		}
+	if end < 0 && in.len() < smallBuffer {
 		return false
 	}
-	line := in.take(end + 1)
-	if end == 0 || line[end-1] != '\r' {
+	if end <= 0 || end >= smallBuffer || in.bytes()[end-1] != '\r' {
 		r.err = malformed("chunk")
 		return false
 	}
+	line := in.take(end + 1)
 	n, err := parseChunk(line[:end-1])
 	switch {
 	case err != nil:

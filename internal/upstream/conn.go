@@ -83,8 +83,15 @@ func (c *conn) begin(reused bool) {
 }
 
 // sent reports whether something of the present exchange may have left. It is
-// to be asked when nobody writes any more.
+// certain only when nobody writes any more.
 func (c *conn) sent() bool { return c.wire.written.Load() > c.before }
+
+// Close ends the connection at once. The orderly end of TLS could wait for a
+// worker that does not read: end is for that.
+func (c *conn) Close() error { return c.wire.Close() }
+
+// end ends an idle connection in good order, which may take seconds.
+func (c *conn) end() { _ = c.Conn.Close() }
 
 // abort ends the exchange from another goroutine: whatever waits for the
 // connection fails. It can't be used after that.
@@ -201,8 +208,10 @@ func (in *input) drop() {
 }
 
 // fill waits until there is something more to take. io.EOF is the orderly end.
+// What comes before anything of the request has left is no answer to it.
 func (c *conn) fill() error {
 	c.in.drop()
+	first := !c.heard
 	var n int
 	var err error
 	if c.fd != nil && c.fd.plain {
@@ -213,6 +222,9 @@ func (c *conn) fill() error {
 	}
 	if n > 0 {
 		c.heard = true
+		if first && !c.sent() {
+			return errUnasked
+		}
 		return nil
 	}
 	if err == nil {
@@ -247,6 +259,10 @@ func (c *conn) writePiece(p []byte) error {
 // alive reports whether an idle connection can be used: nothing has come by it,
 // not its end either.
 func (c *conn) alive() bool { return c.idle.stop() }
+
+// looksItself reports whether sending the request looks at the connection, so
+// that nobody has to before.
+func (c *conn) looksItself(req *Request) bool { return c.fd != nil && c.fd.plain && req.Body == nil }
 
 // idleness watches an idle connection.
 type idleness interface {

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"syscall"
+	"time"
 )
 
 // descriptor is the socket below a connection. Its methods save what the usual
@@ -23,21 +24,27 @@ type descriptor struct {
 	readable func(fd uintptr) bool
 	peek     func(fd uintptr)
 
-	out    []byte // to be written before the read
-	n      int    // read
-	err    error
-	closed bool // see stop
-	one    [1]byte
+	out  []byte // to be written before the read
+	n    int    // read
+	err  error
+	idle bool // see stop
+	one  [1]byte
 }
 
 // newDescriptor returns the descriptor of a socket that is the bottom of c, nil
-// if raw is none that can be got at.
+// if raw is no socket. A type of the host's is none, even if it has the methods
+// of one that it embeds: what it does on its own must not be gone around.
 func newDescriptor(raw net.Conn, c *conn) *descriptor {
-	has, ok := raw.(syscall.Conn)
-	if !ok {
+	var socket syscall.Conn
+	switch raw := raw.(type) {
+	case *net.TCPConn:
+		socket = raw
+	case *net.UnixConn:
+		socket = raw
+	default:
 		return nil
 	}
-	rc, err := has.SyscallConn()
+	rc, err := socket.SyscallConn()
 	if err != nil {
 		return nil
 	}
@@ -49,7 +56,8 @@ func newDescriptor(raw net.Conn, c *conn) *descriptor {
 
 // exchange writes p, and then waits for what comes back, which is to be found
 // in the connection's input. Where only some of p could be written, it returns
-// what is left.
+// what is left. A connection that was idle is looked at first: the error is
+// errNotIdle, and nothing was written, if something came meanwhile.
 func (d *descriptor) exchange(p []byte) (left []byte, err error) {
 	d.out = p
 	_, err = d.read()
@@ -73,8 +81,14 @@ func (d *descriptor) read() (int, error) {
 // returns false, and is called again when the socket may be read from.
 func (d *descriptor) onReadable(fd uintptr) bool {
 	if d.out != nil {
+		// Looked at only now: what comes from here on wakes whoever waits, and
+		// what has come is no answer to what is about to be sent.
+		if d.c.reused && !d.quiet(fd) {
+			d.err = errNotIdle
+			return true
+		}
 		if d.send(int(fd)); d.out != nil {
-			return true // it failed, or did not fit
+			return true // that failed, or did not fit
 		}
 		return false // the answer can't be there yet
 	}
@@ -125,18 +139,29 @@ func (*descriptor) start() {}
 
 // stop implements idleness.
 func (d *descriptor) stop() bool {
-	d.closed = true
+	if !d.plain && !d.drained() {
+		return false
+	}
+	d.idle = false
 	err := d.Control(d.peek)
-	return err == nil && !d.closed
+	return err == nil && d.idle
 }
 
-func (d *descriptor) onPeek(fd uintptr) {
+// drained reports whether TLS has handed out all that it has read of the socket.
+func (d *descriptor) drained() bool {
+	_ = d.c.SetReadDeadline(longAgo)
+	_, err := d.c.Read(d.one[:])
+	return os.IsTimeout(err) && d.c.SetReadDeadline(time.Time{}) == nil
+}
+
+func (d *descriptor) onPeek(fd uintptr) { d.idle = d.quiet(fd) }
+
+// quiet reports whether nothing has come by the socket, not its end either.
+func (d *descriptor) quiet(fd uintptr) bool {
 	for {
 		_, _, err := syscall.Recvfrom(int(fd), d.one[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
-		if err == syscall.EINTR {
-			continue
+		if err != syscall.EINTR {
+			return err == syscall.EAGAIN
 		}
-		d.closed = err != syscall.EAGAIN
-		return
 	}
 }

@@ -31,6 +31,8 @@ var ErrMalformedAnswer = errors.New("the worker's answer is malformed")
 
 var (
 	errTooLong = fmt.Errorf("%w: its head is too long", ErrMalformedAnswer)
+	errUnasked = fmt.Errorf("%w: it came before the request", ErrMalformedAnswer)
+	errNotIdle = errors.New("the worker has ended the connection, or said something, while it was idle")
 	errSurplus = errors.New("the body is longer than was said")
 	errShort   = errors.New("the body is shorter than was said")
 	errClosed  = errors.New("the answer was given up")

@@ -43,6 +43,7 @@ func readRaw(raw []byte, piece int, method string) (g got, rest int, err error) 
 	s := &script{left: raw, piece: piece}
 	pool := New(Config{})
 	c := newConn(s, pool.enter(&Origin{}), 0)
+	c.wire.written.Store(1) // the request
 	r := &Response{c: c, pool: pool, req: &Request{Method: method}, stop: func() bool { return true }}
 	if err := r.readHeads(); err != nil {
 		return got{}, 0, err
@@ -69,6 +70,7 @@ func FuzzAnswersAreReadAsNetHTTPDoes(f *testing.F) {
 		"HTTP/1.1 304\r\nContent-Length: 5\r\n\r\n", ok + "Content-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n",
 		ok + "Transfer-Encoding: chunked\r\n\r\n1;x=y\r\na\r\n00\r\n\r\n", ok + "X: a\r\n b\r\n\r\n", ok + "X : a\r\n\r\n", "HTTP/1.1 200 OK\n\n",
 		"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\r\n\x81\x00", ok + "Content-Length: 1\r\nContent-Length: 1\r\n\r\na",
+		ok + "Transfer-Encoding: chunked\r\n\r\n1000\r\n" + strings.Repeat("a", 4096) + "\r\n1;" + strings.Repeat("x", 5000) + "\r\na\r\n0\r\n\r\n",
 	} {
 		f.Add([]byte(seed), uint8(0), false)
 		f.Add([]byte(seed), uint8(255), true)

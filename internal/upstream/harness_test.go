@@ -34,7 +34,7 @@ type worker struct {
 	script   func(*peer)
 
 	mu      sync.Mutex
-	peers   []*peer
+	conns   []net.Conn
 	serving sync.WaitGroup
 }
 
@@ -103,13 +103,33 @@ func newWrappedWorker(t *testing.T, script func(*peer)) *worker {
 	return w
 }
 
+// batch is a connection whose writes can be held back, to leave together.
+type batch struct {
+	net.Conn
+	hold bool
+	held []byte
+}
+
+func (b *batch) Write(p []byte) (int, error) {
+	if !b.hold {
+		return b.Conn.Write(p)
+	}
+	b.held = append(b.held, p...)
+	return len(p), nil
+}
+
+func (b *batch) release() {
+	_, _ = b.Conn.Write(b.held)
+	b.hold, b.held = false, nil
+}
+
 func newTLSWorker(t *testing.T, script func(*peer)) *worker {
 	t.Helper()
 	source := httptest.NewUnstartedServer(nil) // for its certificate
 	source.StartTLS()
 	t.Cleanup(source.Close)
 	w := newTCPWorker(t, func(p *peer) {
-		p.Conn = tls.Server(p.Conn, &tls.Config{Certificates: source.TLS.Certificates, MinVersion: tls.VersionTLS13})
+		p.Conn = tls.Server(&batch{Conn: p.Conn}, &tls.Config{Certificates: source.TLS.Certificates, MinVersion: tls.VersionTLS13})
 		p.r = bufio.NewReader(p.Conn)
 		script(p)
 	})
@@ -126,8 +146,8 @@ func (w *worker) accept() {
 			return
 		}
 		w.mu.Lock()
-		p := &peer{Conn: conn, t: w.t, r: bufio.NewReader(conn), n: len(w.peers)}
-		w.peers = append(w.peers, p)
+		p := &peer{Conn: conn, t: w.t, r: bufio.NewReader(conn), n: len(w.conns)}
+		w.conns = append(w.conns, conn)
 		w.mu.Unlock()
 		w.serving.Go(func() {
 			defer func() { _ = p.Close() }()
@@ -139,8 +159,8 @@ func (w *worker) accept() {
 func (w *worker) stop() {
 	_ = w.listener.Close()
 	w.mu.Lock()
-	for _, p := range w.peers {
-		_ = p.Close()
+	for _, conn := range w.conns {
+		_ = conn.Close()
 	}
 	w.mu.Unlock()
 	w.serving.Wait()
@@ -149,7 +169,7 @@ func (w *worker) stop() {
 func (w *worker) connections() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return len(w.peers)
+	return len(w.conns)
 }
 
 // pool returns a Pool that dials the worker, whatever the address.

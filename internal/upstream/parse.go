@@ -105,13 +105,13 @@ const (
 
 // frame reads from an answer's header how its body is framed (RFC 9112, section
 // 6.3). length is what a Content-Length says, also of a body that is not sent;
-// -1 without one. Two lengths, or a length and an encoding, are how one answer
+// -1 without one. keep says that another answer can come after this one. Two lengths, or a length and an encoding, are how one answer
 // is made to look like two: they are errors.
 func frame(h Header, method string, status int, minor byte) (f framing, length int64, keep bool, err error) {
-	length, keep = -1, minor == '1'
-	if status < 200 { // whatever it says, it ends with its head
-		return noBody, length, keep, nil
+	if status < 200 { // whatever it says, it ends with its head, and another one follows
+		return noBody, -1, false, nil
 	}
+	length, keep = -1, minor == '1'
 	chunked := false
 	for _, field := range h {
 		switch field.Name {
@@ -141,6 +141,9 @@ func frame(h Header, method string, status int, minor byte) (f framing, length i
 	}
 	if chunked && length >= 0 {
 		return 0, 0, false, malformed("length and transfer encoding")
+	}
+	if status == 204 && (chunked || length > 0) {
+		keep = false // its worker may send what it says
 	}
 	switch {
 	case method == "HEAD" || status == 204 || status == 304:

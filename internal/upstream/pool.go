@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"slices"
 	"sync"
 	"time"
@@ -110,7 +111,7 @@ func (p *Pool) Do(ctx context.Context, req *Request) (*Response, error) {
 		sent := c.sent()
 		failure.Sent = failure.Sent || sent
 		failure.Err = err
-		if !reused || ctx.Err() != nil || sent && (heard || !req.Repeatable) {
+		if !reused || ctx.Err() != nil || !byWorker(err) || sent && (heard || !req.Repeatable) {
 			return nil, &failure
 		}
 		if err := req.rewind(); err != nil {
@@ -118,6 +119,13 @@ func (p *Pool) Do(ctx context.Context, req *Request) (*Response, error) {
 			return nil, &failure
 		}
 	}
+}
+
+// byWorker reports whether it is the worker that ended a request which failed with
+// err, and not what waited for it, or the request's own body.
+func byWorker(err error) bool {
+	_, own := errors.AsType[*sourceError](err)
+	return !own && !errors.Is(err, os.ErrDeadlineExceeded)
 }
 
 // afterFunc is context.AfterFunc without what that costs, where a context can do
@@ -154,7 +162,7 @@ func (p *Pool) acquire(ctx context.Context, req *Request, fresh bool) (c *conn, 
 		if c == nil {
 			break
 		}
-		if time.Since(c.since) < p.cfg.IdleTimeout && c.alive() && (req.Allowed == nil || req.Allowed(c.addr) == nil) {
+		if time.Since(c.since) < p.cfg.IdleTimeout && (c.looksItself(req) || c.alive()) && (req.Allowed == nil || req.Allowed(c.addr) == nil) {
 			return c, true, nil
 		}
 		_ = c.Close()
@@ -258,6 +266,14 @@ func (p *Pool) keep(c *conn) bool {
 
 // expire closes the connections that have been idle for long enough.
 func (p *Pool) expire() {
+	for _, c := range p.takeOld() {
+		c.end()
+	}
+}
+
+// takeOld takes the connections that have been idle for long enough, and sets
+// the timer for the others.
+func (p *Pool) takeOld() (old []*conn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := time.Now()
@@ -269,38 +285,46 @@ func (p *Pool) expire() {
 		} else if since := o.free[young].since; since.Before(first) {
 			first = since
 		}
-		p.drop(o, young)
+		old = p.take(old, o, young)
 	}
 	p.timer = nil
 	if p.idle > 0 {
 		p.timer = time.AfterFunc(first.Add(p.cfg.IdleTimeout).Sub(now), p.expire)
 	}
+	return old
 }
 
-// drop closes the n connections that were used least lately; the caller holds
-// the lock.
-func (p *Pool) drop(o *origin, n int) {
-	for _, c := range o.free[:n] {
-		_ = c.Close()
-	}
+// take appends the n connections that were used least lately, which are idle no
+// more; the caller holds the lock.
+func (p *Pool) take(taken []*conn, o *origin, n int) []*conn {
+	taken = append(taken, o.free[:n]...)
 	o.free = slices.Delete(o.free, 0, n)
 	p.idle -= n
 	if o.users == 0 && len(o.free) == 0 {
 		delete(p.origins, o.key)
 	}
+	return taken
 }
 
 // CloseIdle closes the connections that carry nothing.
 func (p *Pool) CloseIdle() {
+	for _, c := range p.takeIdle() {
+		c.end()
+	}
+}
+
+// takeIdle takes all idle connections.
+func (p *Pool) takeIdle() (all []*conn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, o := range p.origins {
-		p.drop(o, len(o.free))
+		all = p.take(all, o, len(o.free))
 	}
 	if p.timer != nil {
 		p.timer.Stop()
 		p.timer = nil
 	}
+	return all
 }
 
 // dial makes a connection.

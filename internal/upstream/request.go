@@ -70,13 +70,18 @@ type Request struct {
 	// Length of the Body in bytes; -1 has it sent in chunks.
 	Length int64
 	// Trailer names the trailers to announce. Their values are looked up when
-	// the Body has returned io.EOF. Only a body in chunks has trailers.
+	// the Body has returned io.EOF. Only a body in chunks has trailers. Rewind
+	// must set another map if the Body changes it: a try that was given up may
+	// still be looking at the former one.
 	Trailer http.Header
 	// Rewind returns the Body from its start, after a try that has sent
 	// nothing. Required with a Body.
 	Rewind func() (io.Reader, error)
 	// Expect holds the Body back until the worker asks for it.
 	Expect bool
+	// Switch says that the Fields ask for another protocol: whatever becomes of
+	// the connection, the request does not say that it is to be closed.
+	Switch bool
 
 	// Repeatable says that the request may be sent a second time when the
 	// connection of the first time, which had been idle, ends without a byte
@@ -141,7 +146,7 @@ func (r *Request) appendHead(b []byte, last bool) []byte {
 	if r.Expect {
 		b = append(b, "Expect: 100-continue\r\n"...)
 	}
-	if last {
+	if last && !r.Switch {
 		b = append(b, "Connection: close\r\n"...)
 	}
 	b = append(b, r.Fields...)
@@ -164,9 +169,9 @@ func (r *Request) appendTrailerNames(b []byte) []byte {
 }
 
 // appendTrailers appends the end of a body in chunks.
-func (r *Request) appendTrailers(b []byte) []byte {
+func appendTrailers(b []byte, trailers http.Header) []byte {
 	b = append(b, "0\r\n"...)
-	for name, values := range r.Trailer {
+	for name, values := range trailers {
 		for _, value := range values {
 			b, _ = AppendField(b, name, value) // what can't be one is left out
 		}

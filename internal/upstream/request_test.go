@@ -58,6 +58,14 @@ func TestARequestIsWrittenAsItIs(t *testing.T) {
 	}
 }
 
+func TestTheLastRequestOnAConnectionSaysSoUnlessItSwitches(t *testing.T) {
+	t.Parallel()
+	r := &Request{Origin: ParseOrigin("http://w:1"), Method: "GET", Target: "/", Fields: []byte("Connection: Upgrade\r\nUpgrade: websocket\r\n")}
+	require.Contains(t, string(r.appendHead(nil, true)), "Connection: close\r\n")
+	r.Switch = true
+	require.NotContains(t, string(r.appendHead(nil, true)), "close")
+}
+
 func TestWhatWouldBeReadAsMoreThanOneRequestIsNotSent(t *testing.T) {
 	t.Parallel()
 	w := newMemoryWorker(t, echo)

@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"io"
+	"net/http"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -23,8 +24,10 @@ const (
 type upload struct {
 	c    *conn
 	req  *Request
-	body io.Reader // of this try
 	pool *Pool
+	// Of this try:
+	body    io.Reader
+	trailer http.Header
 
 	goahead chan struct{} // closed when the worker asks for the body
 	asked   bool          // it did; of the goroutine that reads the answer
@@ -35,6 +38,7 @@ type upload struct {
 
 	writing sync.Mutex // held for as long as a write takes
 	head    []byte     // not yet sent
+	broken  error      // of a write: nothing may follow what was not sent whole
 
 	mu     sync.Mutex
 	headed bool  // the head of the answer is there
@@ -42,7 +46,10 @@ type upload struct {
 }
 
 func startUpload(c *conn, req *Request, pool *Pool, head []byte) *upload {
-	u := &upload{c: c, req: req, body: req.Body, pool: pool, head: head, over: make(chan struct{}), ended: make(chan struct{})}
+	u := &upload{
+		c: c, req: req, pool: pool, body: req.Body, trailer: req.Trailer, head: head,
+		over: make(chan struct{}), ended: make(chan struct{}),
+	}
 	if req.Expect {
 		u.goahead = make(chan struct{})
 	}
@@ -132,6 +139,9 @@ func (u *upload) failed(err error) {
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
+	if u.err != nil {
+		return // the first one counts
+	}
 	u.err = err
 	if _, ok := err.(*sourceError); ok { //nolint:errorlint // never wrapped
 		u.c.abort() // half a request must not look like one that takes its time
@@ -158,14 +168,12 @@ func (u *upload) write(p []byte) error {
 		if len(p) > 0 && len(p) <= cap(head)-len(head) {
 			head, p = append(head, p...), nil
 		}
-		if err := u.c.write(head); err != nil {
-			return err
-		}
+		u.broken = u.c.write(head)
 	}
-	if len(p) == 0 {
-		return nil
+	if u.broken == nil && len(p) > 0 {
+		u.broken = u.c.write(p)
 	}
-	return u.c.write(p)
+	return u.broken
 }
 
 // writeHead sends the head, unless that was done or is being done.
@@ -176,7 +184,9 @@ func (u *upload) writeHead() {
 	defer u.writing.Unlock()
 	if head := u.head; head != nil {
 		u.head = nil
-		_ = u.c.write(head) // whoever waits for the answer notices
+		if u.broken = u.c.write(head); u.broken != nil {
+			u.failed(u.broken) // the body may be long in coming
+		}
 		putBuffer(head)
 	}
 }
@@ -229,7 +239,7 @@ func (u *upload) chunk(buf []byte, n int, ends bool) []byte {
 	}
 	p := buf[start:end]
 	if ends {
-		p = u.req.appendTrailers(p[:len(p):len(p)])
+		p = appendTrailers(p[:len(p):len(p)], u.trailer)
 	}
 	return p
 }
