@@ -101,7 +101,7 @@ func TestAClosedFlowCallsNobody(t *testing.T) {
 // What a dialer of the host's has made of a flow may end at the same time.
 func TestAFlowMayCloseWhileSomethingIsTakenBack(t *testing.T) {
 	t.Parallel()
-	l := newLeases(nil, nil)
+	l := newLeases(nil, nil, time.Second)
 	s := &lease{flows: map[*flow]struct{}{}}
 	for range 10_000 {
 		f := l.open(t.Context(), s)
