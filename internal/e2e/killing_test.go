@@ -21,7 +21,7 @@ import (
 // may outlive a lease, as docs/operating.md lists them; all others belong to a
 // lease.
 var (
-	lastingKeys = regexp.MustCompile(`}:(r:\d+|leaves|meta|sessions|candidates|clients|generation|live|namespaces)$`)
+	lastingKeys = regexp.MustCompile(`}:(r:\d+|leaves|meta|sessions|candidates|clients|generation|live|namespaces|floor|lapses|events|moves)$`)
 	mortalKeys  = regexp.MustCompile(`}:(g:.*|m:.*|x:.*|hosts|c:.*|w:.*|sweep)$`)
 	leasedKeys  = regexp.MustCompile(`}:(s:.*|u:.*)$`)
 )
