@@ -133,7 +133,7 @@ func FuzzHiddenParameters(f *testing.F) {
 func FuzzPlacementsQuery(f *testing.F) {
 	for _, seed := range []string{
 		"namespace=/counters", "namespace=%2Fa&hostname=H.example:80.&cursor=abc&limit=1000", "namespace=/a&limit=0", "namespace=/a&limit=+5", "namespace=/a&hostname=",
-		"namespace=/a&namespace=/b", "namespace=/a;limit=1", "limit=%zz", "namespace=/a&limit=99999999999999999999",
+		"namespace=/a&namespace=/b", "namespace=/a;limit=1", "limit=%zz", "namespace=", "clientId=c&prefix=a-&hostname=h", "namespace=/a&limit=99999999999999999999",
 	} {
 		f.Add(seed)
 	}
@@ -142,9 +142,14 @@ func FuzzPlacementsQuery(f *testing.F) {
 		if err != nil {
 			return
 		}
-		require.NoError(t, wire.CheckNamespace(q.namespace))
 		require.True(t, q.limit >= 1 && q.limit <= maxPageSize)
-		values := url.Values{"namespace": {q.namespace}, "cursor": {q.cursor}, "limit": {strconv.Itoa(q.limit)}}
+		values := url.Values{
+			"cursor": {q.cursor}, "limit": {strconv.Itoa(q.limit)}, "clientId": {q.filter.ClientID}, "prefix": {q.filter.Prefix},
+		}
+		if q.namespace != "" { // else all that the operator may see
+			require.NoError(t, wire.CheckNamespace(q.namespace))
+			values.Set("namespace", q.namespace)
+		}
 		if q.hostname != "" {
 			values.Set("hostname", q.hostname)
 		}
