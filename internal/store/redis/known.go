@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"unicode"
 
 	"github.com/redis/rueidis"
 
@@ -53,9 +54,6 @@ func (d *directory) Known(ctx context.Context, binding, id string) (store.Known,
 	}
 }
 
-// whyLetters are what the epoch of a row may be followed by (store.Why).
-const whyLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-
 func (d *directory) known(ctx context.Context, bucket bucketKeys, id string) (store.Known, error) {
 	generation, asOf, err := d.generation(ctx, bucket)
 	if err != nil {
@@ -70,7 +68,7 @@ func (d *directory) known(ctx context.Context, bucket bucketKeys, id string) (st
 	epoch, sid, ok := strings.Cut(a.text(), " ")
 	if a.err == nil {
 		known.SessionID = sid
-		epoch = strings.TrimRight(epoch, whyLetters)
+		epoch = strings.TrimRightFunc(epoch, unicode.IsLetter) // store.Why's
 		if known.Epoch, err = strconv.ParseInt(epoch, 10, 64); err != nil || !ok {
 			a.fail(errForm)
 		}
