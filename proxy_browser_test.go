@@ -6,30 +6,14 @@ import (
 	"encoding/base64"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"strings"
 	"testing"
 
 	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/require"
-)
 
-// newBrowser starts Chromium, which the test needs, and returns a context for
-// its pages.
-func newBrowser(t *testing.T) context.Context {
-	t.Helper()
-	flags := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.WSURLReadTimeout(patience))
-	if os.Geteuid() == 0 {
-		flags = append(flags, chromedp.NoSandbox) // Chromium's sandbox refuses to work for root
-	}
-	browser, cancel := chromedp.NewContext(context.Background(), chromedp.WithAllocatorOptions(flags...))
-	t.Cleanup(func() {
-		_ = chromedp.Cancel(browser) // waits until it has ended
-		cancel()
-	})
-	require.NoError(t, chromedp.Do(browser), "start Chromium (Debian: apt-get install chromium)")
-	return browser
-}
+	"github.com/pinboard-go/pinboard/internal/browsertest"
+)
 
 // handshake accepts an upgrade as a browser wants it, and sends a word.
 func (h *hit) handshake() {
@@ -94,7 +78,7 @@ func TestPagesOfABrowserMayDoWhatTheirOriginAllows(t *testing.T) {
 	s := f.register(w, "a")
 	token := id.token("")
 	own, elsewhere := f.url(""), strings.Replace(stranger.URL, "127.0.0.1", "localhost", 1)
-	browser := newBrowser(t)
+	browser := browsertest.New(t, patience)
 	ask := func(origin, script string) string {
 		t.Helper()
 		url := origin

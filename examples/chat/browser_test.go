@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -16,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pinboard-go/pinboard/examples/internal/fleet"
+	"github.com/pinboard-go/pinboard/internal/browsertest"
 )
 
 // patience is when a condition that a page was to fulfil counts as never coming.
@@ -29,23 +29,6 @@ type tab struct {
 
 	mu     sync.Mutex
 	faults []string // what its console complains about
-}
-
-// newBrowser starts Chromium, which the tests need, and returns the context for
-// its tabs.
-func newBrowser(t *testing.T) context.Context {
-	t.Helper()
-	flags := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.WSURLReadTimeout(patience))
-	if os.Geteuid() == 0 {
-		flags = append(flags, chromedp.NoSandbox) // Chromium's sandbox refuses to work for root
-	}
-	browser, cancel := chromedp.NewContext(context.Background(), chromedp.WithAllocatorOptions(flags...))
-	t.Cleanup(func() {
-		_ = chromedp.Cancel(browser) // waits until it has ended
-		cancel()
-	})
-	require.NoError(t, chromedp.Do(browser), "start Chromium (Debian: apt-get install chromium)")
-	return browser
 }
 
 // newTab opens a page that shares no storage with others.
@@ -125,7 +108,7 @@ func TestTwoBrowsersShareARoomAndFollowItToAnotherWorker(t *testing.T) {
 	require.NoError(t, err)
 	defer f.Stop()
 	require.NoError(t, f.AwaitAnswer(t.Context(), "/chat/lobby/"))
-	browser := newBrowser(t)
+	browser := browsertest.New(t, patience)
 	ada := newTab(t, browser, "Ada", f.URL+"/chat/lobby") // redirected
 	bob := newTab(t, browser, "Bob", f.URL+"/chat/lobby/")
 	tabs := []*tab{ada, bob}
