@@ -107,8 +107,14 @@ func TestBodiesThroughARefusingWorkerArriveWhole(t *testing.T) {
 }
 
 func (f *front) sendInPieces(t *testing.T, id string, chunked bool) {
-	body := make([]byte, mrand.IntN(64<<10))
+	// Not empty: the first worker may wait for a byte of it.
+	body := make([]byte, 1+mrand.IntN(64<<10))
 	_, _ = rand.Read(body)
+	defer func() {
+		if t.Failed() {
+			t.Logf("%s: %d bytes, chunked: %t", id, len(body), chunked)
+		}
+	}()
 	c := f.dial()
 	c.t = t
 	defer func() { _ = c.Close() }()
