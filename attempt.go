@@ -40,6 +40,7 @@ type attempt struct {
 // The error is a refusal for the client; the attempt is closed then.
 func (e *exchange) send(rt route) (*attempt, error) {
 	e.tried = rt
+	e.seen.sent()
 	a := &attempt{route: rt, flow: e.x.p.leases.open(e.r.Context(), rt.lease)}
 	a.late = newStall(e.answerTime(), func() { a.flow.cancel(errAnswerLate) })
 	defer a.late.stop()
@@ -157,6 +158,7 @@ func (e *exchange) attachBody(req *upstream.Request, a *attempt) error {
 // inform passes an informational answer on, unless there have been too many.
 func (a *attempt) inform(e *exchange, status int, header upstream.Header) error {
 	if a.informed++; a.informed > e.x.p.opts.Limits.Informational {
+		e.x.p.counters.limits.add(limitInformational, 1)
 		return errTooInformative
 	}
 	a.late.watch()
@@ -178,17 +180,17 @@ func (e *exchange) lost(a *attempt, err error) error {
 	case errors.Is(cause, errAnswerLate) && failure.Sent:
 		return e.tooLate(a, cause)
 	case errors.Is(cause, errAnswerLate):
-		return notNow("the owner does not answer", time.Second)
+		return notNow("the owner does not answer", time.Second).limited(e.answerLimit()).because(reasonOwnerLate)
 	case cause != nil && failure.Sent:
 		// Not a 503, which clients repeat by themselves: the owner may be at
 		// work on it.
 		return refuse(http.StatusBadGateway, "the owner's answer could not be waited for: "+cause.Error())
 	case errors.Is(cause, errOwnerEnded):
-		ref := notNow("the owner's session has ended", time.Second)
+		ref := notNow("the owner's session has ended", time.Second).because(reasonOwnerGone)
 		ref.moving = true
 		return ref
 	case cause != nil:
-		return notNow("this node is shutting down", time.Second)
+		return notNow("this node is shutting down", time.Second).because(reasonStopping)
 	}
 	if e.body != nil {
 		if fault := e.body.Err(); fault != nil && fault != io.EOF {
@@ -219,7 +221,11 @@ var errTooInformative = errors.New("too many informational answers")
 // it, and may yet do both.
 func (e *exchange) tooLate(a *attempt, err error) error {
 	e.x.info("the owner keeps a request waiting for too long", &e.call, a.lease, zap.Error(err))
-	return refuse(http.StatusGatewayTimeout, "the owner has not answered in time")
+	limit := limitWritePause // it did not read
+	if errors.Is(err, errAnswerLate) {
+		limit = e.answerLimit()
+	}
+	return refuse(http.StatusGatewayTimeout, "the owner has not answered in time").limited(limit).because(reasonOwnerLate)
 }
 
 // tellable returns an error of talking with a worker as it may be logged.
@@ -233,10 +239,10 @@ func tellable(err error) error {
 // clientFault answers for a body that could not be read.
 func clientFault(fault error) error {
 	if _, ok := errors.AsType[*http.MaxBytesError](fault); ok {
-		return refuse(http.StatusRequestEntityTooLarge, "the body is too long")
+		return errBodyTooLong
 	}
 	if errors.Is(fault, os.ErrDeadlineExceeded) {
-		return refuse(http.StatusRequestTimeout, "the body took too long")
+		return refuse(http.StatusRequestTimeout, "the body took too long").limited(limitBodyPause)
 	}
 	return refuse(http.StatusBadRequest, "the body could not be read")
 }

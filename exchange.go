@@ -44,11 +44,15 @@ type exchange struct {
 	sending  bool        // the body is being read for a worker, or was
 	tried    route       // where the request was sent last, if anywhere
 	held     *held       // once the request has had to wait
+	kind     requestKind
+	seen     *observed    // nil if nobody wants to know
+	in       atomic.Int64 // bytes of the client's body
 
 	// awaiting bounds the waits for the client's body, writing those for the
 	// client to read; freed gives back what the body may keep.
 	awaiting, writing *stall
 	slow              atomic.Bool // the client let the worker wait for too long
+	unread            atomic.Bool // the client did not read for too long
 	freed             func()
 
 	// mu guards what happens before the answer on the transport's goroutines.
@@ -65,7 +69,10 @@ func newExchange(x *proxy, w http.ResponseWriter, r *http.Request, t target, c c
 		freed:  func() {},
 	}
 	e.fields = proxies(x.p.opts.TrustedProxies).appendFields((*e.buffer)[:0], r, c.who)
-	e.writing = newStall(x.p.opts.Limits.WritePause, func() { _ = e.rc.SetWriteDeadline(longAgo) })
+	e.writing = newStall(x.p.opts.Limits.WritePause, func() {
+		e.unread.Store(true)
+		_ = e.rc.SetWriteDeadline(longAgo)
+	})
 	query, has := t.query, t.hasQuery
 	if has && c.who != nil && len(c.who.HideQuery) > 0 {
 		query = withoutParameters(t.query, c.who.HideQuery)
@@ -95,19 +102,21 @@ func newExchange(x *proxy, w http.ResponseWriter, r *http.Request, t target, c c
 // is held, as the options allow, and tried again.
 func (e *exchange) run() {
 	proxying := &e.x.p.counters.proxying
-	proxying.Add(1)
-	defer proxying.Add(-1)
+	e.kind = e.call.kind(e.upgrade)
+	proxying.add(e.kind, 1)
+	defer func() { proxying.add(e.kind, -1) }() // it may be another kind by then
 	out := e.try(route{})
 	for out.moving() {
-		proxying.Add(-1)
+		proxying.add(e.kind, -1)
 		next, again := e.hold(&out)
-		proxying.Add(1)
+		proxying.add(e.kind, 1)
 		if !again {
 			break
 		}
 		out = e.try(next)
 	}
 	e.settle(&out)
+	e.seen.settled(&out)
 	switch {
 	case out.err != nil:
 		e.refuse(out.err)
@@ -155,7 +164,7 @@ func (e *exchange) try(rt route) outcome {
 	e.tried = route{}
 	if rt.lease == nil {
 		var err error
-		if rt, err = e.x.p.placer.resolve(e.r.Context(), e.call.ask); err != nil {
+		if rt, err = e.lookUp(e.call.ask); err != nil {
 			if e.r.Context().Err() != nil {
 				err = e.gone()
 			}
@@ -185,7 +194,7 @@ func (e *exchange) try(rt route) outcome {
 	case notReady:
 		// It has not read its acknowledgement yet, or is another process on
 		// the same port.
-		err = moving("the owner is not ready", time.Second)
+		err = moving("the owner is not ready", time.Second).because(reasonOwnerNotReady)
 	default:
 		return outcome{attempt: a, refused: refused}
 	}
@@ -196,6 +205,7 @@ func (e *exchange) try(rt route) outcome {
 // refuse answers in place of a worker.
 func (e *exchange) refuse(err error) {
 	e.begin()
+	e.seen.refused(err)
 	e.x.refuse(e.w, e.r, e.call.namespace, err)
 	e.finish(true)
 }
@@ -206,6 +216,7 @@ func (e *exchange) release() {
 	e.writing.stop()
 	e.freed()
 	e.forgetFields()
+	e.seen.take(e)
 }
 
 // begin says that the answer begins: nothing informational may come after it,
@@ -273,7 +284,9 @@ func (s source) Read(p []byte) (int, error) {
 	s.e.mu.Unlock()
 	s.e.awaiting.watch()
 	defer s.e.awaiting.rest()
-	return s.e.r.Body.Read(p)
+	n, err := s.e.r.Body.Read(p)
+	s.e.in.Add(int64(n))
+	return n, err
 }
 
 // finish ends the reading of the client's body: nothing may read it after the

@@ -25,6 +25,7 @@ func (e *exchange) hold(out *outcome) (next route, again bool) {
 	}
 	if e.held == nil {
 		if e.held = e.x.p.holds.join(e.call.ask); e.held == nil {
+			e.x.p.counters.limits.add(limitHeld, 1)
 			return route{}, false // too many wait already
 		}
 	}
@@ -49,7 +50,7 @@ func (e *exchange) hold(out *outcome) (next route, again bool) {
 		if e.r.ProtoMajor == 1 {
 			e.w.Header()[headerConnection] = []string{"close"}
 		}
-		err = notNow("this node is shutting down", time.Second)
+		err = notNow("this node is shutting down", time.Second).because(reasonStopping)
 	case e.r.Context().Err() != nil:
 		err = e.gone()
 	case ctx.Err() != nil:

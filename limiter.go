@@ -29,17 +29,18 @@ const (
 )
 
 var (
-	errURLTooLong     = refuse(http.StatusRequestURITooLong, "the request target is too long")
-	errHeaderTooLarge = refuse(http.StatusRequestHeaderFieldsTooLarge, "the request's header is too large")
-	errBodyTooLong    = refuse(http.StatusRequestEntityTooLarge, "the body is too long")
+	errURLTooLong     = refuse(http.StatusRequestURITooLong, "the request target is too long").limited(limitURL)
+	errHeaderTooLarge = refuse(http.StatusRequestHeaderFieldsTooLarge, "the request's header is too large").limited(limitHeader)
+	errBodyTooLong    = refuse(http.StatusRequestEntityTooLarge, "the body is too long").limited(limitBody)
 
-	errBusyNode    = notNow("this node has as many requests open as it takes", time.Second)
-	errBusyID      = notNow("the instance has as many requests open as it may have", time.Second)
+	errBusyNode    = notNow("this node has as many requests open as it takes", time.Second).limited(limitRequests)
+	errBusyID      = notNow("the instance has as many requests open as it may have", time.Second).limited(limitID)
 	errBusyAddress = &refusal{
-		status: http.StatusTooManyRequests, retryAfter: time.Second,
+		status: http.StatusTooManyRequests, retryAfter: time.Second, limit: limitAddress,
 		message: "your address has as many requests open as it may have",
 	}
-	errBusyRegistry = notNow("too many workers are registering", 2*time.Second)
+	errBusyRegistry = notNow("too many workers are registering", 2*time.Second).limited(limitRegistrations)
+	errBusyBodies   = notNow("too many workers are registering", 2*time.Second).limited(limitRegistryBytes)
 )
 
 // limiter counts what is in use of a node's Limits.
@@ -52,6 +53,7 @@ type limiter struct {
 	probes        *quota.Quota[credential]
 	bodies        *semaphore.Weighted // bytes of bodies of workers' calls
 	replay        atomic.Int64        // bytes that replay buffers may hold
+	reached       *tally[limitName]   // what was reached without a refusal
 	told          atomic.Int64        // when the log last told of requests too many, in Unix ns
 }
 
@@ -73,6 +75,7 @@ func credentialOf(who *passport.Identity) credential {
 func newLimiter(l Limits) *limiter {
 	return &limiter{
 		limits:        l,
+		reached:       new(tally[limitName]),
 		requests:      quota.New[netip.Prefix](l.Requests, l.RequestsPerAddress),
 		ids:           quota.New[instance](l.Requests, l.RequestsPerID),
 		registrations: quota.New[credential](l.Registrations, l.RegistrationsPerKey),
@@ -148,6 +151,7 @@ func (l *limiter) keep(most int, length int64) (n int, release func()) {
 	size := int64(most)
 	if l.replay.Add(size) > l.limits.ReplayBytes {
 		l.replay.Add(-size)
+		l.reached.add(limitReplay, 1)
 		return 0, func() {}
 	}
 	return most, func() { l.replay.Add(-size) }
@@ -175,6 +179,7 @@ func (l *limiter) register(ctx context.Context, who *passport.Identity) (done fu
 func (l *limiter) probe(who *passport.Identity) (done func(), ok bool) {
 	key := credentialOf(who)
 	if l.probes.Take(key) != nil {
+		l.reached.add(limitProbes, 1)
 		return nil, false
 	}
 	return func() { l.probes.Give(key) }, true
@@ -193,7 +198,7 @@ func (l *limiter) body(ctx context.Context, length, most int64) (done func(), er
 	ctx, cancel := context.WithTimeout(ctx, slotPatience)
 	defer cancel()
 	if l.bodies.Acquire(ctx, length) != nil {
-		return nil, errBusyRegistry
+		return nil, errBusyBodies
 	}
 	return func() { l.bodies.Release(length) }, nil
 }

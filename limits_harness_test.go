@@ -30,8 +30,14 @@ type limited struct {
 // inLimits runs f on a node with these limits, all of whose ids are the worker's.
 func inLimits(t *testing.T, limits Limits, handler func(*hit), f func(t *testing.T, b *limited)) {
 	t.Helper()
+	inLimitsWith(t, Options{Limits: limits}, handler, f)
+}
+
+// inLimitsWith is inLimits with further options.
+func inLimitsWith(t *testing.T, opts Options, handler func(*hit), f func(t *testing.T, b *limited)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		b := newLimited(t, Options{Limits: limits}, handler)
+		b := newLimited(t, opts, handler)
 		f(t, b)
 	})
 }

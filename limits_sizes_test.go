@@ -200,7 +200,7 @@ func TestOpenRequestsAreBound(t *testing.T) {
 	}
 	refused(429, "your address", "/counters/b/quick", from("2001:db8::f"))
 	refused(503, "this node", "/counters/b/quick", from("2001:db8:0:1::f"))
-	require.EqualValues(t, 3, f.pb.counters.turnedAway.Load())
+	require.EqualValues(t, 3, f.pb.counters.turnedAway())
 	require.Equal(t, 1, said.FilterMessage("requests are turned away").Len(), "once in a while")
 	for _, c := range held {
 		require.NoError(t, c.Close())

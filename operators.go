@@ -97,7 +97,7 @@ func (g *registry) health(ctx context.Context, w http.ResponseWriter, _ *registr
 		Resolves:     g.counters.resolves.Load(), CacheHits: g.counters.cacheHits.Load(),
 		Proxying: g.counters.proxying.Load(), Retries: g.counters.retries.Load(),
 		Held: g.counters.held.Load(), Holds: g.counters.holds.Load(), HoldsGivenUp: g.counters.holdsGivenUp.Load(),
-		TurnedAway: g.counters.turnedAway.Load(),
+		TurnedAway: g.counters.turnedAway(),
 	})
 	return nil
 }

@@ -143,9 +143,11 @@ func TestHealthTellsOfTheQuarantineAndOfThisNode(t *testing.T) {
 		require.InDelta(t, 0, left(), 0)
 
 		c := &n.pb.counters
-		for number, counter := range []interface{ Add(int64) int64 }{&c.resolves, &c.cacheHits, &c.proxying, &c.retries} {
-			counter.Add(int64(number + 1))
-		}
+		c.resolves.Add(1)
+		c.cacheHits.Add(2)
+		c.proxying.add(kindHTTP, 1) // of all kinds
+		c.proxying.add(kindSSE, 2)
+		c.retries.add(markerNone, 4)
 		a := n.get("/registry/health", tokenOperator)
 		for number, name := range []string{"resolves", "cacheHits", "proxying", "retries"} {
 			require.InDelta(t, number+1, a.field(t, name), 0, name)

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/rueidis"
 	"go.uber.org/zap"
 
@@ -97,6 +98,25 @@ type Options struct {
 
 	// Logger gets what operators should know. Default: silent.
 	Logger *zap.Logger
+
+	// AccessLog gets one line for each request of the data plane, when it has
+	// ended: docs/operating.md has its fields. No path, query, header or token of
+	// the client's is in it. Give it an encoder that escapes what clients make
+	// up, as zap's JSON encoder does, and no sampling of zap's own, which would
+	// drop errors, too. Default: none.
+	AccessLog *zap.Logger
+	// AccessLogSample is how many requests that went well make one line of the
+	// AccessLog; those that were refused, failed or cut are always there. From 1
+	// to 1,000,000, default 1: each request is logged.
+	AccessLogSample int
+
+	// Metrics is where the node's metrics are registered by New, and taken off
+	// by Shutdown: docs/operating.md has them all. The names are the same for
+	// each Pinboard, so that a second one on one registerer needs labels of its
+	// own (prometheus.WrapRegistererWith); New fails otherwise. Collecting them
+	// asks the store about the fleet, within 1.5 s and every 5 s at most.
+	// Default: none.
+	Metrics prometheus.Registerer
 }
 
 // Affinity says which worker an id prefers when it is first placed
@@ -141,6 +161,7 @@ const (
 	maxReplay = 16 << 20
 	maxHold   = time.Minute
 	maxHeld   = 100_000
+	maxSample = 1_000_000
 )
 
 // withDefaults returns a copy in which zero values are replaced.
@@ -168,6 +189,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.MaxHeldPerID == 0 {
 		o.MaxHeldPerID = min(100, o.MaxHeld)
+	}
+	if o.AccessLogSample == 0 {
+		o.AccessLogSample = 1
 	}
 	o.Limits.fill(o.Transport)
 	if o.Logger == nil {
@@ -223,6 +247,9 @@ func (o *Options) validate() error {
 	}
 	if o.DrainRate != 0 && !(o.DrainRate >= minDrainRate && o.DrainRate <= maxDrainRate) {
 		fault("DrainRate is %v, must be 0 or a number from %v to %v", o.DrainRate, minDrainRate, int(maxDrainRate))
+	}
+	if o.AccessLogSample < 1 || o.AccessLogSample > maxSample {
+		fault("AccessLogSample is %d, must be from 1 to %d", o.AccessLogSample, maxSample)
 	}
 	o.Limits.check(fault)
 	return errors.Join(faults...)

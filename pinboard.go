@@ -30,6 +30,7 @@
 //	hold.go       requests that wait while their id moves
 //	lease.go      this node's view of sessions, and the requests open to them
 //	proxy.go      the data plane
+//	observed.go   what one request was: for metrics.go and accesslog.go
 //	registry.go   what workers call; operators.go what operators call
 //	history.go    what is kept of what happens; fleet.go, listing.go,
 //	              stats.go and events.go show it
@@ -66,6 +67,8 @@ type Pinboard struct {
 	events   *history
 
 	counters   counters
+	metrics    *metrics   // nil for none
+	access     *accessLog // nil for none
 	background background
 }
 
@@ -75,6 +78,9 @@ type Pinboard struct {
 func New(opts Options) (*Pinboard, error) {
 	opts = opts.withDefaults()
 	opts.Logger = leak.Logger(opts.Logger)
+	if opts.AccessLog != nil {
+		opts.AccessLog = leak.Logger(opts.AccessLog)
+	}
 	if err := opts.validate(); err != nil {
 		return nil, err
 	}
@@ -83,17 +89,27 @@ func New(opts Options) (*Pinboard, error) {
 			zap.Duration("lease", opts.LeaseTTL))
 	}
 	p := &Pinboard{opts: opts, log: opts.Logger, store: opts.open()}
+	if opts.Metrics != nil {
+		p.metrics = newMetrics(p)
+		p.store = &meteredStore{p.store, p.metrics}
+	}
 	p.leases = newLeases(p.store, p.log, opts.LeaseTTL)
 	p.events = newHistory(p.store, p.log)
 	p.placer = newPlacer(p.store, p.leases, &opts, &p.counters)
-	p.placer.events = p.events
+	p.placer.events, p.placer.metrics = p.events, p.metrics
 	p.holds = newHolds(p.placer, &p.opts, &p.counters)
 	p.limiter = newLimiter(opts.Limits)
+	p.limiter.reached = &p.counters.limits
 	p.pace = newPace(p.store, &p.opts)
 	transport := newTransport(opts.Transport, &opts.Limits)
 	p.proxy = newProxy(p, transport)
 	p.probe = newProber(transport)
+	p.probe.metrics = p.metrics
 	p.registry = newRegistry(p)
+	p.access = newAccessLog(&p.opts)
+	if err := p.meter(); err != nil {
+		return nil, err
+	}
 	return p, nil
 }
 
@@ -105,7 +121,9 @@ func (p *Pinboard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	done, ok := p.background.enter(p.run)
 	if !ok {
 		w.Header().Set("Connection", "close")
-		p.writeRefusal(w, r, notNow("this node is shutting down", 0))
+		err := notNow("this node is shutting down", 0).because(reasonStopping)
+		p.noteRefusal(r, err)
+		p.writeRefusal(w, r, err)
 		return
 	}
 	defer done()
@@ -116,6 +134,7 @@ func (p *Pinboard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		t, err = parseTarget(r)
 	}
 	if err != nil {
+		p.noteRefusal(r, err)
 		p.turnAway(w, r, err)
 		return
 	}
@@ -164,5 +183,6 @@ func (p *Pinboard) Shutdown(ctx context.Context) error {
 		err = errors.Join(err, p.background.wait(context.WithoutCancel(ctx)))
 	}
 	p.proxy.closeIdle()
+	p.metrics.unregister()
 	return err
 }

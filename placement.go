@@ -30,6 +30,7 @@ type placer struct {
 	store    store.Store
 	leases   *leases
 	counters *counters
+	metrics  *metrics // nil for none
 	events   *history
 	factor   float64
 	shards   int
@@ -79,6 +80,8 @@ type route struct {
 	until time.Time
 	// recalled: the store was not asked, so that the route may be out of date.
 	recalled bool
+	// placed: the store was asked, and placed the id just now.
+	placed bool
 }
 
 // over reports whether the route must not be used any more.
@@ -111,6 +114,20 @@ func (p *placer) resolve(ctx context.Context, a ask) (route, error) {
 		p.routes.renew(a.instance, rt)
 		return rt, nil
 	}
+	asked := time.Now()
+	rt, err := p.find(ctx, a)
+	if err == nil && rt.recalled {
+		p.counters.cacheHits.Add(1)
+		p.counters.outages.Add(1)
+		return rt, nil
+	}
+	p.counters.resolved.add(foundOf(&rt, err, ctx.Err() != nil), 1)
+	p.metrics.lookedUp(asked)
+	return rt, err
+}
+
+// find is resolve for what this node can't recall.
+func (p *placer) find(ctx context.Context, a ask) (route, error) {
 	rt, err := p.lookUp(ctx, a)
 	for range maxPicks {
 		if !p.pickAgain(&a, err) {
@@ -134,7 +151,6 @@ func (p *placer) resolve(ctx context.Context, a ask) (route, error) {
 	}
 	known, ok := p.routes.get(a.instance)
 	if ok && a.refused == nil && !known.over() && p.leases.left(known.lease) > 0 {
-		p.counters.cacheHits.Add(1)
 		known.recalled = true
 		return known, nil
 	}
@@ -198,7 +214,7 @@ func (p *placer) query(ctx context.Context, a ask) (route, error) {
 			return err
 		}
 		p.leases.extend(s, asked, res.Left)
-		rt = route{lease: s, epoch: res.Epoch, until: asked.Add(res.Left)}
+		rt = route{lease: s, epoch: res.Epoch, until: asked.Add(res.Left), placed: res.Outcome == store.Placed}
 		p.vouched.vouch(p.bucket(a.instance), generation, s.ID, a.unless())
 		// So that the next request finds it known. An error does no harm here.
 		_, _ = p.known(ctx, a.instance)
@@ -207,13 +223,13 @@ func (p *placer) query(ctx context.Context, a ask) (route, error) {
 	if errors.Is(err, store.ErrNoSession) {
 		// The bucket's record outlived the session's by a moment: the owner
 		// has just gone, and the next look-up will find that out.
-		return route{}, moving("the owner has just gone", time.Second)
+		return route{}, moving("the owner has just gone", time.Second).because(reasonOwnerGone)
 	}
 	return rt, err
 }
 
 // errNoCandidate: workers, but all draining, degraded or not yet active.
-var errNoCandidate = moving("no worker takes placements now", retryNoCandidate)
+var errNoCandidate = moving("no worker takes placements now", retryNoCandidate).because(reasonNoWorker)
 
 // refusalFor returns what to tell the client, or nil when there is an owner to
 // ask.
@@ -226,7 +242,7 @@ func refusalFor(res store.Result) error {
 	case res.Outcome == store.UnknownNamespace:
 		return refuse(http.StatusNotFound, "unknown namespace")
 	case res.Outcome == store.Quarantined:
-		ref := moving("placement waits for owners from before the store lost its memory", res.Left)
+		ref := moving("placement waits for owners from before the store lost its memory", res.Left).because(reasonQuarantine)
 		ref.idle = res.Left
 		return ref
 	case res.Outcome == store.NoCandidate:
@@ -240,7 +256,7 @@ func refusalFor(res store.Result) error {
 // ownerDown answers for an owner that can't be reached inside its lease. The
 // wait is capped: a worker that shuts down plainly frees its ids sooner.
 func ownerDown(leaseLeft time.Duration) *refusal {
-	return moving("the owner does not answer", min(leaseLeft, 3*time.Second))
+	return moving("the owner does not answer", min(leaseLeft, 3*time.Second)).because(reasonOwnerDown)
 }
 
 // lookOnly is a Request.View that is never current: the answer is StaleView
@@ -259,7 +275,7 @@ func (p *placer) place(ctx context.Context, a ask) (store.Result, error) {
 		req.View = lookOnly
 		res, err := p.store.Resolve(ctx, req)
 		if err == nil && res.Outcome == store.StaleView {
-			return res, moving("placement waits for workers that may have been cut off from the store", left)
+			return res, moving("placement waits for workers that may have been cut off from the store", left).because(reasonRecovering)
 		}
 		return res, err
 	}

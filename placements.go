@@ -60,7 +60,7 @@ func (p *placements) take(site netip.Prefix) (giveBack func(), err error) {
 	key, span := p.key(site), p.began
 	if p.of[key] >= p.limit {
 		return nil, &overPlaced{site: site, refusal: &refusal{
-			status: http.StatusTooManyRequests, retryAfter: time.Until(p.began.Add(placementSpan)),
+			status: http.StatusTooManyRequests, retryAfter: time.Until(p.began.Add(placementSpan)), limit: limitPlacements,
 			message: "your address has had as many new ids as it may",
 		}}
 	}

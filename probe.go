@@ -35,7 +35,10 @@ var (
 )
 
 // prober asks workers whether an advertise URL leads to them (protocol §2).
-type prober struct{ transport *http.Transport }
+type prober struct {
+	transport *http.Transport
+	metrics   *metrics // nil for none
+}
 
 // probe is one such question.
 type probe struct {
@@ -82,6 +85,8 @@ type askingKey struct{}
 // from, "" if the connection has none. The errors are refusals, as a
 // registration answers them.
 func (p *prober) ask(ctx context.Context, q probe) (from string, err error) {
+	began := time.Now()
+	defer func() { p.metrics.probed(began, err) }()
 	ctx, cancel := context.WithTimeout(withBackend(ctx, q.rules, q.pinned), probeTime)
 	defer cancel()
 	ctx = context.WithValue(ctx, askingKey{}, ctx)

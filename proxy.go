@@ -47,28 +47,36 @@ var errClientGone = refuse(statusClientGone, "the client has gone")
 // serve answers one request of the data plane. It panics with
 // http.ErrAbortHandler to cut an answer short that has begun.
 func (x *proxy) serve(w http.ResponseWriter, r *http.Request, t target) {
+	seen := x.p.observe(r)
+	defer seen.end()
 	leave, err := x.enter(w, r)
 	if err != nil {
+		seen.refused(err)
 		x.p.turnAway(w, r, err)
 		return
 	}
 	defer leave()
 	c, err := x.admit(r, t)
+	seen.asked(c.instance)
 	switch {
 	case err == errPreflight:
+		seen.answered(http.StatusNoContent)
 		allowPreflight(w, r)
 		return
 	case err != nil:
+		seen.refused(err)
 		x.turnAway(w, r, c.namespace, err)
 		return
 	}
 	leaveID, err := x.enterID(r.Context(), c.ask)
 	if err != nil {
+		seen.refused(err)
 		x.turnAway(w, r, c.namespace, err)
 		return
 	}
 	defer leaveID()
 	e := newExchange(x, w, r, t, c)
+	e.seen = seen
 	defer e.release()
 	e.run()
 }

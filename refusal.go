@@ -33,6 +33,9 @@ type refusal struct {
 	// idle is how long looking again is pointless: what is left of a
 	// quarantine.
 	idle time.Duration
+	// reason and limit are what it counts as: see why.
+	reason reason
+	limit  limitName
 }
 
 func (r *refusal) Error() string { return r.message }
@@ -59,13 +62,13 @@ func isMoving(err error) bool {
 	return ok && ref.moving
 }
 
-var errStoreAway = notNow("the store does not answer", time.Second)
+var errStoreAway = notNow("the store does not answer", time.Second).because(reasonStore)
 
 // notIdentified answers a caller of whom the passport could not find out who it
 // is: with a good credential too that may be so for a while.
 func (p *Pinboard) notIdentified(err error) error {
 	p.log.Warn("caller not identified", zap.Error(err))
-	return notNow("the credential could not be checked", time.Second)
+	return notNow("the credential could not be checked", time.Second).because(reasonUnchecked)
 }
 
 // asRefusal maps any error to the answer for it. What is not a refusal is the
@@ -82,6 +85,9 @@ func (p *Pinboard) writeRefusal(w http.ResponseWriter, r *http.Request, err erro
 	ref := asRefusal(err)
 	if ref == errStoreAway && r.Context().Err() == nil && !errors.Is(err, errStoreAway) {
 		p.log.Warn("request not served", zap.String("method", r.Method), zap.Error(err))
+	}
+	if ref.limit != limitNone {
+		p.counters.limits.add(ref.limit, 1)
 	}
 	h := w.Header()
 	if ref.challenge {

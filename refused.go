@@ -110,7 +110,7 @@ func (e *exchange) sendElsewhere(first *attempt) (a *attempt, waits bool, err er
 		}
 		return first, false, nil
 	}
-	rt, err := e.x.p.placer.resolve(e.r.Context(), again)
+	rt, err := e.lookUp(again)
 	if err != nil {
 		e.tell("refused by the owner, and no other worker", first.lease, zap.Error(err))
 		return first, isMoving(err), nil
@@ -118,7 +118,7 @@ func (e *exchange) sendElsewhere(first *attempt) (a *attempt, waits bool, err er
 	if rt.same(first.route) {
 		return first, true, nil // an instance may still live there: its row stays
 	}
-	e.x.p.counters.retries.Add(1)
+	e.x.p.counters.retries.add(first.marker(), 1)
 	e.tell("refused by the owner, sent again", first.lease, zap.String("next", rt.lease.ClientID))
 	first.close()
 	a, err = e.send(rt)
@@ -142,7 +142,7 @@ func (e *exchange) deliver(rt route) (*attempt, error) {
 	}
 	again := e.call.ask
 	again.fresh = true
-	next, lookUp := e.x.p.placer.resolve(e.r.Context(), again)
+	next, lookUp := e.lookUp(again)
 	switch {
 	case e.r.Context().Err() != nil:
 		return nil, e.gone()

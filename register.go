@@ -32,7 +32,7 @@ func (g *registry) register(ctx context.Context, w http.ResponseWriter, c *regis
 	}
 	c.body = nil // it may be large, and what follows may take a while
 	if err := g.limiter.checkInstances(reg); err != nil {
-		return malformed(err)
+		return refuse(http.StatusBadRequest, err.Error()).limited(limitInstances)
 	}
 	if err := claimsCover(c.who, reg.Namespaces, host); err != nil {
 		return err

@@ -84,6 +84,11 @@ func newRegistry(p *Pinboard) *registry {
 // credential is good.
 func (g *registry) serve(w http.ResponseWriter, r *http.Request, t target) {
 	began := time.Now()
+	g.observe(t.path, began, g.answer(w, r, t, began))
+}
+
+// answer is serve. It returns what it has refused, if it has.
+func (g *registry) answer(w http.ResponseWriter, r *http.Request, t target, began time.Time) error {
 	e, who, err := g.admit(w, r, t)
 	if err != nil {
 		if e.serve != nil { // the path is one of ours, and safe to log
@@ -91,14 +96,14 @@ func (g *registry) serve(w http.ResponseWriter, r *http.Request, t target) {
 		}
 		leaveBody(w, r)
 		g.writeRefusal(w, r, err)
-		return
+		return err
 	}
 	done, err := g.turn(r, t, e, who)
 	if err != nil {
 		g.log.Warn("registry call turned away", zap.String("path", t.path), zap.String("credential", who.Subject), zap.Error(err))
 		leaveBody(w, r)
 		g.writeRefusal(w, r, err)
-		return
+		return err
 	}
 	defer done()
 	left := answerWithin - time.Since(began)
@@ -108,14 +113,15 @@ func (g *registry) serve(w http.ResponseWriter, r *http.Request, t target) {
 	} else if c.body, err = readBody(w, r, e.limit); err != nil {
 		leaveBody(w, r)
 		g.writeRefusal(w, r, err)
-		return
+		return err
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), left)
 	defer cancel()
 	g.boundWrites(w, r, answerWithin+g.opts.Limits.WritePause)
-	if err := e.serve(ctx, w, c); err != nil {
+	if err = e.serve(ctx, w, c); err != nil {
 		g.writeRefusal(w, r, err)
 	}
+	return err
 }
 
 // admit finds the endpoint, and checks that the caller may use it.

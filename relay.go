@@ -36,6 +36,7 @@ func (e *exchange) relay(a *attempt) {
 		// A stream lives longer than the host's limits for plain answers.
 		_ = e.rc.SetReadDeadline(time.Time{})
 		_ = e.rc.SetWriteDeadline(time.Time{})
+		e.streams()
 		e.x.p.leases.stream(a.flow, func() { a.flow.cancel(errStreamEnds) })
 	}
 	err := e.copyBody(a)
@@ -64,6 +65,7 @@ func (e *exchange) writeHead(resp *upstream.Response) (announced []string) {
 	if len(announced) > 0 {
 		h[headerTrailer] = []string{strings.Join(announced, ", ")}
 	}
+	e.seen.answered(resp.Status)
 	e.w.WriteHeader(resp.Status)
 	return announced
 }
@@ -159,7 +161,9 @@ func (e *exchange) put(p []byte) error {
 	if len(p) == 0 {
 		return nil
 	}
-	if _, err := e.w.Write(p); err != nil {
+	n, err := e.w.Write(p)
+	e.seen.wrote(n)
+	if err != nil {
 		return &clientError{err}
 	}
 	return nil
@@ -203,6 +207,7 @@ func (e *exchange) flushHead(resp *upstream.Response, begun bool) (written func(
 // logCut says why an answer is not whole.
 func (e *exchange) logCut(a *attempt, err error) {
 	_, client := errors.AsType[*clientError](err)
+	e.wasCut(e.cutOf(a.flow.cause(), client || e.r.Context().Err() != nil))
 	switch cause := a.flow.cause(); {
 	case errors.Is(cause, errOwnerEnded), errors.Is(cause, errNodeStops), errors.Is(cause, errSilent):
 		e.x.info("an answer was cut", &e.call, a.lease, zap.Error(cause))

@@ -22,7 +22,6 @@ func (p *Pinboard) turnAway(w http.ResponseWriter, r *http.Request, err error) {
 	}
 	switch err {
 	case errBusyNode, errBusyID, errBusyAddress:
-		p.counters.turnedAway.Add(1)
 		p.limiter.tell(p.log, err)
 	}
 	p.writeRefusal(w, r, err)

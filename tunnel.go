@@ -48,11 +48,13 @@ func (e *exchange) switchProtocols(a *attempt) {
 	limits := &e.x.p.opts.Limits
 	worker, early := a.resp.Conn()
 	t := &tunnel{client: paced{client, limits.WritePause}, worker: paced{worker, limits.WritePause}, early: early}
-	t.silent = newStall(limits.Silence, t.end)
+	t.silent = newStall(limits.Silence, func() { t.fell(cutSilence); t.end() })
 	stop := a.flow.AfterFunc(t.cut)
 	defer stop()
 	e.x.p.leases.stream(a.flow, t.end)
+	e.seen.answered(http.StatusSwitchingProtocols)
 	t.run(head, pending(buffered))
+	e.tunnelled(t, a.flow.cause())
 	e.x.debug("a WebSocket ended", &e.call, a.lease)
 }
 
@@ -83,8 +85,11 @@ type tunnel struct {
 	worker net.Conn
 	early  []byte // what came from the worker with its head
 
-	silent *stall      // since the last byte of either side
-	ending atomic.Bool // to be closed in good order
+	silent *stall        // since the last byte of either side
+	ending atomic.Bool   // to be closed in good order
+	broke  atomic.Uint32 // a cut: why it did not end by itself
+	in     int64         // bytes of the client's, written by up alone
+	out    int64         // bytes for the client, written by down alone
 	timer  atomic.Pointer[time.Timer]
 }
 
@@ -130,6 +135,7 @@ func (t *tunnel) end() {
 
 // up carries bytes from the client to the worker.
 func (t *tunnel) up(early []byte) {
+	t.in = int64(len(early))
 	if len(early) > 0 && !t.send(t.worker, early) {
 		return
 	}
@@ -139,6 +145,7 @@ func (t *tunnel) up(early []byte) {
 		n, err := t.client.Read(buf.Space())
 		if n > 0 {
 			t.silent.watch()
+			t.in += int64(n)
 			if !t.send(t.worker, buf.Space()[:n]) {
 				return
 			}
@@ -156,6 +163,9 @@ func (t *tunnel) up(early []byte) {
 func (t *tunnel) send(to io.Writer, p []byte) bool {
 	_, err := to.Write(p)
 	if err != nil {
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			t.fell(cutUnread)
+		}
 		t.expire()
 	}
 	return err == nil
@@ -163,6 +173,13 @@ func (t *tunnel) send(to io.Writer, p []byte) bool {
 
 // pass passes the end of one side on to the other.
 func (t *tunnel) pass(err error, to any) {
+	if err != io.EOF && !errors.Is(err, net.ErrClosed) && !errors.Is(err, os.ErrDeadlineExceeded) {
+		from := cutWorker
+		if to == any(t.worker) {
+			from = cutClient
+		}
+		t.fell(from)
+	}
 	if err != io.EOF || closeWrite(to) != nil {
 		t.cut()
 	}
@@ -191,6 +208,7 @@ func (t *tunnel) down() {
 			} else {
 				frames.PassAll(chunk)
 			}
+			t.out += int64(len(chunk))
 			if !t.send(t.client, chunk) {
 				return
 			}

@@ -1,0 +1,112 @@
+package pinboard
+
+import (
+	"encoding/hex"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+const (
+	// maxMethod and maxRequestID are how much of what a client makes up is logged, in
+	// bytes.
+	maxMethod    = 32
+	maxRequestID = 128
+	// accessMessage is the message of each line.
+	accessMessage = "request"
+)
+
+// accessLog writes a line for requests of the data plane (Options.AccessLog). It is
+// safe for concurrent use; a nil *accessLog writes nothing.
+type accessLog struct {
+	log     *zap.Logger
+	proxies proxies
+	sample  uint64
+	went    atomic.Uint64 // requests that went well
+}
+
+func newAccessLog(opts *Options) *accessLog {
+	if opts.AccessLog == nil {
+		return nil
+	}
+	return &accessLog{log: opts.AccessLog, proxies: opts.TrustedProxies, sample: uint64(opts.AccessLogSample)}
+}
+
+// write tells of a request that has ended, which took so long.
+//
+// Of what the client says it has nothing but names of what there is or might be, a
+// method, an id that is shaped as one, and the client's address. Paths and queries
+// are the application's, and may have secrets in them.
+func (l *accessLog) write(o *observed, took time.Duration) {
+	if l == nil || o.went() && l.sample > 1 && l.went.Add(1)%l.sample != 1 {
+		return
+	}
+	entry := l.log.Check(zap.InfoLevel, accessMessage)
+	if entry == nil {
+		return
+	}
+	fields := make([]zap.Field, 0, 24)
+	fields = append(fields,
+		zap.String("method", firstOf(o.r.Method, maxMethod)),
+		zap.String("namespace", o.instance.namespace), zap.String("id", o.instance.id),
+		zap.Stringer("kind", o.kind), zap.Int("status", o.status),
+		zap.Int64("bytesIn", o.in), zap.Int64("bytesOut", o.out),
+		zap.Duration("took", took))
+	if addr := l.proxies.clientAddr(o.r); addr.IsValid() {
+		fields = append(fields, zap.Stringer("address", addr))
+	}
+	if o.reason != reasonNone {
+		fields = append(fields, zap.Stringer("refused", o.reason))
+	} else {
+		fields = append(fields, zap.Duration("firstByte", o.first))
+	}
+	if o.cut != cutNone {
+		fields = append(fields, zap.Stringer("cut", o.cut))
+	}
+	if o.owner != nil {
+		fields = append(fields, zap.String("client", o.owner.ClientID), zap.Int64("epoch", o.epoch))
+	}
+	if o.resolving > 0 {
+		fields = append(fields, zap.Int("attempts", o.attempts), zap.Duration("resolve", o.resolving))
+	}
+	if o.caller != "" {
+		fields = append(fields, zap.String("caller", o.caller))
+	}
+	if o.held {
+		fields = append(fields, zap.Bool("held", true))
+	}
+	if id := requestID(o.r.Header); id != "" {
+		fields = append(fields, zap.String("request", id))
+	}
+	if id := traceID(o.r.Header); id != "" {
+		fields = append(fields, zap.String("trace", id))
+	}
+	entry.Write(fields...)
+}
+
+func firstOf(text string, most int) string { return text[:min(len(text), most)] }
+
+// requestID returns the client's X-Request-Id if it looks like one: what does not
+// is not logged, for it could be anything.
+func requestID(h http.Header) string {
+	id := h.Get("X-Request-Id")
+	if len(id) > maxRequestID || strings.Trim(id, alphanumeric+"+-./:=@_~") != "" {
+		return ""
+	}
+	return id
+}
+
+// traceID returns the trace id of a W3C traceparent, "" without a good one.
+func traceID(h http.Header) string {
+	parts := strings.Split(h.Get("Traceparent"), "-")
+	if len(parts) < 4 || len(parts[1]) != 32 || parts[1] != strings.ToLower(parts[1]) || strings.Trim(parts[1], "0") == "" {
+		return ""
+	}
+	if _, err := hex.DecodeString(parts[1]); err != nil {
+		return ""
+	}
+	return parts[1]
+}

@@ -1,0 +1,138 @@
+package pinboard
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+
+	"github.com/pinboard-go/pinboard/internal/store"
+)
+
+// rawRequest is a request as a server hands it over, of whatever shape.
+func rawRequest(method, target string, header http.Header) *http.Request {
+	r := httptest.NewRequest(http.MethodGet, "/", nil)
+	r.Method, r.RequestURI, r.Header = method, target, header
+	r.URL.Path = target
+	r.RemoteAddr = "192.0.2.1:4000"
+	return r
+}
+
+func TestWhatClientsMakeUpMakesNoSeries(t *testing.T) {
+	t.Parallel()
+	registry := prometheus.NewPedanticRegistry()
+	f := newFront(t, metered(registry), func(s *setup) { s.opts.Logger = nil })
+	f.register(newFake(t, nil), "a")
+	f.get("/counters/alice")
+	before := scrape(t, registry)
+	ask := func(r *http.Request) { f.pb.ServeHTTP(httptest.NewRecorder(), r) }
+	hostile := []string{
+		"/counters", "/counters/", "/registry", "/registry/x", "/metrics/x", "/%2Fcounters/x", "/%00/x", "/%ff%fe/x", "/%0a{a=\"b\"}/x",
+		"/other/x", "/counters%20/x", "/" + strings.Repeat("n", 200) + "/x", "/" + strings.Repeat("n", 20_000), "*", "", "/../x", "/#",
+	}
+	for i := range 10_000 {
+		method := []string{"GET", "POST", "BREW", fmt.Sprintf("M%d", i)}[i%4]
+		ask(rawRequest(method, fmt.Sprintf("/invented%d/id%d", i, i), http.Header{
+			"X-Request-Id": {fmt.Sprint("r", i)}, "Origin": {fmt.Sprint("https://o", i)}, "X-Forwarded-For": {fmt.Sprintf("198.51.100.%d", i%256)},
+		}))
+		if i < 200 { // these are of a namespace that is there
+			ask(rawRequest(http.MethodGet, fmt.Sprintf("/counters/id%d", i), http.Header{}))
+			r := rawRequest(http.MethodGet, fmt.Sprintf("/invented%d/x", i), http.Header{})
+			r.Host = fmt.Sprintf("host%d.example", i)
+			ask(r)
+		}
+		ask(rawRequest(method, hostile[i%len(hostile)], http.Header{"Pinboard-From": {fmt.Sprint(i)}}))
+	}
+	after := scrape(t, registry)
+	for name := range after {
+		if strings.HasPrefix(name, "pinboard_registry_call") {
+			delete(after, name) // of these there is a series for each status code that was given
+			continue
+		}
+		require.Contains(t, before, name)
+	}
+	require.Len(t, after, len(before))
+	calls := only(scrape(t, registry), "pinboard_registry_call")
+	require.Len(t, calls, 2, "of paths that do not exist: %v", calls)
+}
+
+// Workers, too, make names up, if their claims let them.
+func TestSeriesOfNamespacesAreBoundAndEndWithThem(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		registry := prometheus.NewPedanticRegistry()
+		n := newRegNode(t, Options{Metrics: registry, LeaseTTL: time.Hour}, nil)
+		namespaces := func() (out []string) {
+			for name := range only(scrape(t, registry), "pinboard_namespace_workers") {
+				if strings.Contains(name, "state=registering") {
+					out = append(out, strings.TrimPrefix(strings.Split(name, ",")[0], "pinboard_namespace_workers{namespace="))
+				}
+			}
+			return out
+		}
+		var names []string
+		for i := range maxNamespaces + 7 {
+			names = append(names, fmt.Sprintf("/made%03d", i))
+		}
+		w := n.workerAt("http://127.0.0.1:1")
+		w.record(names...)
+		require.Len(t, namespaces(), maxNamespaces+1)
+		require.InDelta(t, 7, scrape(t, registry)["pinboard_namespace_workers{namespace=other,state=registering}"], 0)
+		series := len(scrape(t, registry))
+		require.Less(t, series, 100*maxNamespaces)
+
+		require.NoError(t, n.store.Deregister(t.Context(), w.session))
+		time.Sleep(fleetEvery)
+		require.Contains(t, scrape(t, registry), "pinboard_namespace_workers{namespace=/made000,state=ready}", "so that somebody can be told")
+		require.Empty(t, namespaces())
+		time.Sleep(namespaceMemory)
+		n.workerAt("http://127.0.0.1:2").record("/fresh")
+		scrape(t, registry) // the one that forgets
+		time.Sleep(fleetEvery)
+		require.Equal(t, []string{"/fresh"}, namespaces())
+		for name := range scrape(t, registry) {
+			require.NotContains(t, name, "/made")
+		}
+	})
+}
+
+func TestOneRequestCostsNoMemoryToObserve(t *testing.T) {
+	f := newFront(t, metered(prometheus.NewPedanticRegistry()))
+	f.register(newFake(t, nil), "a")
+	f.get("/counters/alice")
+	r := rawRequest(http.MethodGet, "/counters/alice", http.Header{})
+	owner := &lease{Session: store.Session{ClientID: "a"}}
+	for name, c := range map[string]func(o *observed){
+		"answered": func(o *observed) {
+			o.sent()
+			o.answered(200)
+			o.wrote(100)
+			o.owner = owner
+		},
+		"refused":  func(o *observed) { o.refused(errNoCandidate) },
+		"cut":      func(o *observed) { o.answered(200); o.cut = cutClient },
+		"panicked": func(*observed) {},
+	} {
+		for _, namespace := range []string{"/counters", "/nobody"} {
+			named := instance{namespace, "alice"}
+			if namespace == "/nobody" && name == "answered" {
+				continue // that would be a namespace that is served
+			}
+			require.Zero(t, testing.AllocsPerRun(200, func() {
+				o := f.pb.observe(r)
+				o.asked(named)
+				c(o)
+				if namespace == "/nobody" && o.reason == reasonNoWorker {
+					o.reason = reasonUnknown
+				}
+				o.end()
+			}), "%s %s", name, namespace)
+		}
+	}
+}
