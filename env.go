@@ -20,7 +20,7 @@ import (
 
 // Environment is what the standalone server reads from environment variables.
 type Environment struct {
-	// Options is complete but for Redis and Logger.
+	// Options is complete but for Redis, Metrics and the loggers.
 	Options Options
 	// Redis says how to reach the Redis of REDIS_URL; nil for "memory:", when
 	// Options.Store is set.
@@ -38,6 +38,11 @@ type Environment struct {
 	CertFile, KeyFile string
 	// H2C takes HTTP/2 without TLS from clients that begin with it.
 	H2C bool
+	// MetricsAddr is the TCP address, host:port, of a listener of its own that
+	// tells the metrics at /metrics, to anybody; "" for none.
+	MetricsAddr string
+	// AccessLog writes the access log to standard output.
+	AccessLog bool
 }
 
 // ReadEnvironment reads the variables of the standalone server with lookup,
@@ -53,6 +58,9 @@ type Environment struct {
 //	PINBOARD_TRUSTED_PROXIES          comma-separated CIDRs, default none
 //	PINBOARD_TLS_CERT, _TLS_KEY       PEM files, default none: plain HTTP
 //	PINBOARD_H2C                      true or false, default false
+//	PINBOARD_METRICS_ADDR             host:port or :port, default none
+//	PINBOARD_ACCESS_LOG               true or false, default false
+//	PINBOARD_ACCESS_LOG_SAMPLE        default 1: each request
 //
 // and one for each of Limits, and for the connections of Environment, with their
 // defaults: docs/operating.md lists them.
@@ -80,6 +88,9 @@ func ReadEnvironment(lookup func(string) (string, bool)) (Environment, error) {
 	env.MaxConnectionsPerAddress = int(r.number("PINBOARD_MAX_CONNECTIONS_PER_ADDRESS", 0, 1, maxRequests))
 	env.CertFile, env.KeyFile = r.files("PINBOARD_TLS_CERT", "PINBOARD_TLS_KEY")
 	env.H2C = r.flag("PINBOARD_H2C")
+	env.MetricsAddr = r.address("PINBOARD_METRICS_ADDR")
+	env.AccessLog = r.flag("PINBOARD_ACCESS_LOG")
+	env.Options.AccessLogSample = int(r.number("PINBOARD_ACCESS_LOG_SAMPLE", 1, 1, maxSample))
 	if env.H2C && env.CertFile != "" {
 		r.fault("PINBOARD_H2C", "is HTTP/2 without TLS, and PINBOARD_TLS_CERT asks for TLS, which has HTTP/2 anyway")
 	}
@@ -262,6 +273,22 @@ func (r *reader) files(one, other string) (string, string) {
 		r.fault(one, "is required with %s", other)
 	}
 	return first, second
+}
+
+// address reads host:port, where there need not be a host.
+func (r *reader) address(name string) string {
+	text, ok := r.text(name)
+	if !ok {
+		return ""
+	}
+	_, port, err := net.SplitHostPort(text)
+	if err == nil {
+		_, err = strconv.ParseUint(port, 10, 16)
+	}
+	if err != nil {
+		r.fault(name, "is %q, must be an address to listen on such as :9090 or 127.0.0.1:9090", text)
+	}
+	return text
 }
 
 func (r *reader) flag(name string) bool {

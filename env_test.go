@@ -43,6 +43,9 @@ func TestEnvironmentDefaults(t *testing.T) {
 	require.Empty(t, env.Options.TrustedProxies)
 	require.Empty(t, env.CertFile+env.KeyFile)
 	require.False(t, env.H2C)
+	require.Empty(t, env.MetricsAddr)
+	require.False(t, env.AccessLog)
+	require.Equal(t, 1, env.Options.AccessLogSample)
 	require.NotNil(t, env.Options.Store)
 	require.Nil(t, env.Redis)
 	pb, err := New(env.Options)
@@ -58,6 +61,9 @@ func TestEnvironmentValues(t *testing.T) {
 		"PINBOARD_PLACEMENT_HOLD_MS":       "2500",
 		"PINBOARD_AFFINITY_BALANCE_FACTOR": "1.5",
 		"PINBOARD_DRAIN_RATE":              "2.5",
+		"PINBOARD_METRICS_ADDR":            "[::1]:9090",
+		"PINBOARD_ACCESS_LOG":              "true",
+		"PINBOARD_ACCESS_LOG_SAMPLE":       "100",
 		"PINBOARD_TRUSTED_PROXIES":         " 10.0.0.7/8, ::1 ,192.0.2.1,",
 		"REDIS_URL":                        "rediss://user:pa%40ss@one.example:7001,two.example,[2001:db8::1]:7003/0?master_set=main&sentinel_password=pa%26ss",
 	}))
@@ -67,6 +73,9 @@ func TestEnvironmentValues(t *testing.T) {
 	require.Equal(t, 2500*time.Millisecond, env.Options.PlacementHold)
 	require.InDelta(t, 1.5, env.Options.Affinity.BalanceFactor, 0)
 	require.InDelta(t, 2.5, env.Options.DrainRate, 0)
+	require.Equal(t, "[::1]:9090", env.MetricsAddr)
+	require.True(t, env.AccessLog)
+	require.Equal(t, 100, env.Options.AccessLogSample)
 	require.Equal(t, []netip.Prefix{
 		netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("::1/128"), netip.MustParsePrefix("192.0.2.1/32"),
 	}, env.Options.TrustedProxies)
@@ -118,6 +127,12 @@ func TestAWrongVariableIsOneLineThatNamesIt(t *testing.T) {
 		{"PORT", "http"},
 		{"PORT", "65536"},
 		{"PORT", "-1"},
+		{"PINBOARD_METRICS_ADDR", "9090"},
+		{"PINBOARD_METRICS_ADDR", ":metrics"},
+		{"PINBOARD_METRICS_ADDR", ":65536"},
+		{"PINBOARD_ACCESS_LOG", "yes"},
+		{"PINBOARD_ACCESS_LOG_SAMPLE", "0"},
+		{"PINBOARD_ACCESS_LOG_SAMPLE", "1.5"},
 		{"PORT", "80.5"},
 		{"PINBOARD_LEASE_TTL_MS", "15s"},
 		{"PINBOARD_LEASE_TTL_MS", "0"},

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -37,10 +38,11 @@ type connections struct {
 	trusted []netip.Prefix
 	log     *zap.Logger
 	said    time.Time // when the log last told; Accept is not called twice at once
+	refused atomic.Int64
 }
 
 // limitConnections bounds the connections of a listener as the environment says.
-func limitConnections(l net.Listener, env *pinboard.Environment, log *zap.Logger) net.Listener {
+func limitConnections(l net.Listener, env *pinboard.Environment, log *zap.Logger) *connections {
 	most := env.MaxConnections
 	fits := (openFiles() - otherFiles) / 2 // each may need one to a worker
 	switch {
@@ -79,6 +81,7 @@ func (l *connections) Accept() (net.Conn, error) {
 			give := sync.OnceFunc(func() { l.quota.Give(site) })
 			return &counted{conn.(*net.TCPConn), give}, nil // main listens on TCP only
 		}
+		l.refused.Add(1)
 		if now := time.Now(); now.Sub(l.said) >= fullEvery {
 			l.said = now
 			l.log.Warn("connections are turned away", zap.Stringer("from", conn.RemoteAddr()), zap.Bool("all", errors.Is(fault, quota.ErrFull)))

@@ -90,6 +90,15 @@ func serve(ctx context.Context, env pinboard.Environment, certified *certificate
 		return fmt.Errorf("PORT: %w", err)
 	}
 	defer func() { _ = listener.Close() }()
+	limited := limitConnections(listener, &env, log)
+	metrics, err := tellMetrics(ctx, &env, limited, log)
+	if err != nil {
+		return err
+	}
+	defer metrics.close() // last, so that the end can be watched
+	if env.AccessLog {
+		env.Options.AccessLog = accessLog()
+	}
 	if env.Redis != nil {
 		client, err := dial(ctx, *env.Redis, log)
 		if err != nil {
@@ -102,7 +111,6 @@ func serve(ctx context.Context, env pinboard.Environment, certified *certificate
 	if err != nil {
 		return err
 	}
-	listener = limitConnections(listener, &env, log)
 	limits := pb.Limits()
 	server := &http.Server{
 		Handler:           pb,
@@ -117,10 +125,10 @@ func serve(ctx context.Context, env pinboard.Environment, certified *certificate
 	failed := make(chan error, 1)
 	go func() {
 		if certified != nil {
-			failed <- server.ServeTLS(listener, "", "")
+			failed <- server.ServeTLS(limited, "", "")
 			return
 		}
-		failed <- server.Serve(listener)
+		failed <- server.Serve(limited)
 	}()
 	log.Info("listening", zap.Stringer("addr", listener.Addr()))
 	select {
