@@ -69,7 +69,7 @@ func (l *accessLog) write(o *observed, took time.Duration) {
 	if o.owner != nil {
 		fields = append(fields, zap.String("client", o.owner.ClientID), zap.Int64("epoch", o.epoch))
 	}
-	if o.resolving > 0 {
+	if o.lookedUp {
 		fields = append(fields, zap.Int("attempts", o.attempts), zap.Duration("resolve", o.resolving))
 	}
 	if o.caller != "" {

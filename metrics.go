@@ -48,13 +48,12 @@ var (
 
 func newMetrics(p *Pinboard) *metrics {
 	m := &metrics{namespaces: newNamespaces(), operations: map[string]operation{}}
-	m.collectors = append(m.collectors, m.namespaces.collectors()...)
+	m.fleet = newFleetCollector(p, m.namespaces) // first: it finds out which namespaces there are
+	m.collectors = append([]prometheus.Collector{m.fleet}, m.namespaces.collectors()...)
 	m.addNode(p)
 	m.addSteps()
 	m.addRegistry()
 	m.addBuildInfo()
-	m.fleet = newFleetCollector(p, m.namespaces)
-	m.collectors = append(m.collectors, m.fleet)
 	return m
 }
 

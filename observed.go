@@ -26,6 +26,7 @@ type observed struct {
 	caller   string // the instance that made a cluster call
 	attempts int
 	held     bool
+	lookedUp bool
 	in, out  int64 // bytes: of the request's body, and of the answer's from a worker
 	// resolving is how long look-ups took, and first how long after the request
 	// had come the head of the answer was written.
@@ -157,7 +158,7 @@ func (e *exchange) lookUp(a ask) (route, error) {
 	}
 	began := time.Now()
 	rt, err := e.x.p.placer.resolve(e.r.Context(), a)
-	e.seen.resolving += time.Since(began)
+	e.seen.lookedUp, e.seen.resolving = true, e.seen.resolving+time.Since(began)
 	return rt, err
 }
 
