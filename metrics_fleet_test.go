@@ -72,6 +72,19 @@ func TestTheFleetIsToldOfByState(t *testing.T) {
 	})
 }
 
+func TestTheLeaseOfAWorkerThatIsLeavingIsNotMinded(t *testing.T) {
+	t.Parallel()
+	inMeteredBubble(t, func(t *testing.T, n *regNode, seen *watched) {
+		replaced := n.ready(10, "/a")
+		time.Sleep(fleetEvery)
+		n.workerAt(replaced.url).record("/a")
+		require.Equal(t, map[string]float64{
+			"pinboard_namespace_workers{namespace=/a,state=leaving}": 1, "pinboard_namespace_workers{namespace=/a,state=registering}": 1,
+			"pinboard_namespace_lease_left_seconds{namespace=/a}": 15,
+		}, only(scrape(t, seen.from), "pinboard_namespace_workers", "pinboard_namespace_lease_left"))
+	})
+}
+
 func TestWhatHappensInTheFleetIsCountedOnEveryNode(t *testing.T) {
 	t.Parallel()
 	inMeteredBubble(t, func(t *testing.T, n *regNode, seen *watched) {
