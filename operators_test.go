@@ -148,8 +148,10 @@ func TestHealthTellsOfTheQuarantineAndOfThisNode(t *testing.T) {
 		c.proxying.add(kindHTTP, 1) // of all kinds
 		c.proxying.add(kindSSE, 2)
 		c.retries.add(markerNone, 4)
+		c.limits.add(limitRequests, 5)
+		c.limits.add(limitURL, 1) // is no request too many
 		a := n.get("/registry/health", tokenOperator)
-		for number, name := range []string{"resolves", "cacheHits", "proxying", "retries"} {
+		for number, name := range []string{"resolves", "cacheHits", "proxying", "retries", "turnedAway"} {
 			require.InDelta(t, number+1, a.field(t, name), 0, name)
 		}
 	})
