@@ -149,7 +149,7 @@ func (e *exchange) copyBody(a *attempt) error {
 }
 
 func (e *exchange) write(p []byte) error {
-	e.writing.watch()
+	e.writes().watch()
 	defer e.writing.rest()
 	return e.put(p)
 }
@@ -166,7 +166,7 @@ func (e *exchange) put(p []byte) error {
 }
 
 func (e *exchange) flush() error {
-	e.writing.watch()
+	e.writes().watch()
 	defer e.writing.rest()
 	if err := e.rc.Flush(); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return &clientError{err}
