@@ -274,7 +274,7 @@ func FuzzWorkersDetail(f *testing.F) {
 		}})
 		resp, err := pool.Do(t.Context(), &upstream.Request{Method: "GET", Target: "/", Host: "w"})
 		require.NoError(t, err)
-		a := &attempt{late: newStall(time.Minute, func() {}), resp: resp}
+		a := &attempt{patience: time.Minute, resp: resp}
 		defer resp.Close()
 		detail := a.detail()
 		require.NoError(t, a.fault)

@@ -20,8 +20,9 @@ import (
 // proxy is the data plane: it lets a request in, finds the id's owner and
 // carries the request there and the answer back (protocol §§5, 6).
 type proxy struct {
-	p    *Pinboard
-	pool *upstream.Pool
+	p     *Pinboard
+	pool  *upstream.Pool
+	lates lates
 }
 
 func newProxy(p *Pinboard, transport *http.Transport) *proxy {
