@@ -13,8 +13,9 @@ import (
 const (
 	// maxMethod and maxRequestID are how much of what a client makes up is logged, in
 	// bytes.
-	maxMethod    = 32
-	maxRequestID = 128
+	maxMethod      = 32
+	maxRequestID   = 128
+	requestIDChars = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ+-./:=@_~"
 	// accessMessage is the message of each line.
 	accessMessage = "request"
 )
@@ -55,7 +56,7 @@ func (l *accessLog) write(o *observed, took time.Duration) {
 		zap.Stringer("kind", o.kind), zap.Int("status", o.status),
 		zap.Int64("bytesIn", o.in), zap.Int64("bytesOut", o.out),
 		zap.Duration("took", took))
-	if addr := l.proxies.clientAddr(o.r); addr.IsValid() {
+	if addr := l.proxies.sender(o.r).addr; addr.IsValid() {
 		fields = append(fields, zap.Stringer("address", addr))
 	}
 	if o.reason != reasonNone {
@@ -93,7 +94,7 @@ func firstOf(text string, most int) string { return text[:min(len(text), most)] 
 // is not logged, for it could be anything.
 func requestID(h http.Header) string {
 	id := h.Get("X-Request-Id")
-	if len(id) > maxRequestID || strings.Trim(id, alphanumeric+"+-./:=@_~") != "" {
+	if len(id) > maxRequestID || strings.Trim(id, requestIDChars) != "" {
 		return ""
 	}
 	return id

@@ -158,10 +158,12 @@ const (
 	maxLease  = time.Hour
 	warnLease = 9 * time.Second // the Python client's buffer, and a beat, and time to answer
 	maxShards = 1024
-	maxReplay = 16 << 20
-	maxHold   = time.Minute
-	maxHeld   = 100_000
-	maxSample = 1_000_000
+	// defaultHeld is MaxHeld where it is not set.
+	defaultHeld = 1000
+	maxReplay   = 16 << 20
+	maxHold     = time.Minute
+	maxHeld     = 100_000
+	maxSample   = 1_000_000
 )
 
 // withDefaults returns a copy in which zero values are replaced.
@@ -185,7 +187,7 @@ func (o Options) withDefaults() Options {
 		o.ReplayBuffer = 64 << 10
 	}
 	if o.MaxHeld == 0 {
-		o.MaxHeld = 1000
+		o.MaxHeld = defaultHeld
 	}
 	if o.MaxHeldPerID == 0 {
 		o.MaxHeldPerID = min(100, o.MaxHeld)

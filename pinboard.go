@@ -106,6 +106,7 @@ func New(opts Options) (*Pinboard, error) {
 	p.probe = newProber(transport)
 	p.probe.metrics = p.metrics
 	p.registry = newRegistry(p)
+	p.background.run = p.run
 	p.access = newAccessLog(&p.opts)
 	if err := p.meter(); err != nil {
 		return nil, err
@@ -118,15 +119,14 @@ func New(opts Options) (*Pinboard, error) {
 // with http.StripPrefix. http.ServeMux redirects paths with "//": put the
 // Pinboard in front of it where that matters.
 func (p *Pinboard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	done, ok := p.background.enter(p.run)
-	if !ok {
+	if !p.background.enter() {
 		w.Header().Set("Connection", "close")
 		err := notNow("this node is shutting down", 0).because(reasonStopping)
 		p.noteRefusal(r, err)
 		p.writeRefusal(w, r, err)
 		return
 	}
-	defer done()
+	defer p.background.leave()
 	defer p.boundEnd(w, r)
 	err := p.limiter.checkTarget(r)
 	var t target

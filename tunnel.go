@@ -49,9 +49,10 @@ func (e *exchange) switchProtocols(a *attempt) {
 	worker, early := a.resp.Conn()
 	t := &tunnel{client: paced{client, limits.WritePause}, worker: paced{worker, limits.WritePause}, early: early}
 	t.silent = newStall(limits.Silence, func() { t.fell(cutSilence); t.end() })
+	a.flow.follow()
 	stop := a.flow.AfterFunc(t.cut)
 	defer stop()
-	e.x.p.leases.stream(a.flow, t.end)
+	e.x.p.leases.stream(&a.flow, t.end)
 	e.seen.answered(http.StatusSwitchingProtocols)
 	t.run(head, pending(buffered))
 	e.tunnelled(t, a.flow.cause())
