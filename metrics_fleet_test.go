@@ -10,7 +10,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
+	"github.com/pinboard-go/pinboard/internal/redistest"
 	"github.com/pinboard-go/pinboard/internal/store"
+	"github.com/pinboard-go/pinboard/internal/store/redis"
 )
 
 // inMeteredBubble runs f in virtual time on a node with metrics, whose namespace /a
@@ -177,6 +179,29 @@ func TestWhatTheStoreDoesIsMeasuredByOperation(t *testing.T) {
 		time.Sleep(fleetEvery)
 		require.InDelta(t, 1, scrape(t, seen.from)["pinboard_store_up"], 0)
 	})
+}
+
+func TestAFleetInRedisIsToldOfAsWell(t *testing.T) {
+	t.Parallel()
+	registry := prometheus.NewPedanticRegistry()
+	client := redistest.New(t, redistest.Options{}).Client(t)
+	f := newFront(t, metered(registry), func(s *setup) { s.opts.Store = &Store{backend: redis.New(client)} })
+	s := f.register(newFake(t, nil), "a")
+	s.place("alice")
+	for range 3 {
+		resp, _ := f.get("/counters/alice")
+		require.Equal(t, http.StatusOK, resp.StatusCode)
+	}
+	got := scrape(t, registry)
+	for name, want := range map[string]float64{
+		"pinboard_store_up": 1, "pinboard_workers{state=ready}": 1, "pinboard_namespace_workers{namespace=/counters,state=ready}": 1,
+		"pinboard_namespace_ids{namespace=/counters}": 1, "pinboard_requests_total{code=2xx,kind=http,namespace=/counters}": 3,
+	} {
+		require.InDelta(t, want, got[name], 0, name)
+	}
+	require.Positive(t, got["pinboard_namespace_lease_left_seconds{namespace=/counters}"])
+	require.Positive(t, got["pinboard_store_seconds_count{operation=resolve}"])
+	require.Positive(t, got["pinboard_resolves_total{outcome=memory}"], "the store tells of changes through the layer that measures it")
 }
 
 // Several Prometheus servers may collect from one node.

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 )
 
@@ -38,8 +39,15 @@ func TestAPlainRequestAllocatesLittle(t *testing.T) {
 			_ = conn.Close()
 		}
 	}()
-	f := newFront(t)
-	f.register(&fake{addr: listener.Addr().String()}, "a")
+	for _, changes := range [][]func(*setup){nil, {metered(prometheus.NewPedanticRegistry())}} {
+		f := newFront(t, changes...)
+		f.register(&fake{addr: listener.Addr().String()}, "a")
+		f.allocatesLittle()
+	}
+}
+
+func (f *front) allocatesLittle() {
+	t := f.t
 	for name, c := range map[string]struct {
 		request string
 		limit   float64
@@ -51,6 +59,7 @@ func TestAPlainRequestAllocatesLittle(t *testing.T) {
 		head := client.ask(t, c.request)
 		request := []byte(c.request)
 		buf := make([]byte, head)
+		var err error
 		n := testing.AllocsPerRun(500, func() {
 			_, _ = client.Write(request)
 			_, err = io.ReadFull(client.Conn, buf)

@@ -39,6 +39,38 @@ func TestPrometheusTakesTheConfigurationAndTheRulesKeepTheirTests(t *testing.T) 
 	promtool(t, monitoring, "test", "rules", "rules.test.yaml")
 }
 
+// What is collected from are the nodes of the compose file, which tell their metrics
+// there, as those of Kubernetes do.
+func TestNodesTellTheirMetricsWhereTheyAreCollected(t *testing.T) {
+	t.Parallel()
+	var config struct {
+		Jobs []struct {
+			Name    string                       `json:"job_name"`
+			Configs []struct{ Targets []string } `json:"static_configs"`
+		} `json:"scrape_configs"`
+	}
+	require.NoError(t, yaml.Unmarshal([]byte(read(t, "examples/monitoring/prometheus.yaml")), &config))
+	require.Equal(t, "pinboard", config.Jobs[0].Name, "the rules name it")
+	services := project(t).Services
+	for _, target := range config.Jobs[0].Configs[0].Targets {
+		name, port, _ := strings.Cut(target, ":")
+		require.Equal(t, ":"+port, variables(services[name])["PINBOARD_METRICS_ADDR"], target)
+		for _, p := range services[name].Ports {
+			require.NotEqual(t, port, fmt.Sprint(p.Target), "it is not for everybody")
+		}
+	}
+	container := pods(objects(t, "base"))["pinboard"].Spec.Containers[0]
+	require.EqualValues(t, 9090, container.Ports[1].ContainerPort)
+	require.Equal(t, "metrics", container.Ports[1].Name)
+	for _, e := range container.Env {
+		if e.Name == "PINBOARD_METRICS_ADDR" {
+			require.Equal(t, ":9090", e.Value)
+			return
+		}
+	}
+	require.Fail(t, "PINBOARD_METRICS_ADDR is not set")
+}
+
 // exports are the metrics of a server that a worker has registered with: the values
 // of each label by metric. Those of histograms are there as they are stored.
 type exports map[string]map[string][]string
