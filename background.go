@@ -37,6 +37,14 @@ func (b *background) enter(run func(context.Context)) (done func(), ok bool) {
 	return b.leave, true
 }
 
+// stay begins something that outlives the request which it is part of, and which
+// has not left. The caller must call leave for it, too.
+func (b *background) stay() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.active++
+}
+
 func (b *background) leave() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -52,7 +52,7 @@ func (x *proxy) serve(w http.ResponseWriter, r *http.Request, t target) {
 		x.p.turnAway(w, r, err)
 		return
 	}
-	defer leave()
+	defer func() { leave() }()
 	c, err := x.admit(r, t)
 	switch {
 	case err == errPreflight:
@@ -67,10 +67,13 @@ func (x *proxy) serve(w http.ResponseWriter, r *http.Request, t target) {
 		x.turnAway(w, r, c.namespace, err)
 		return
 	}
-	defer leaveID()
+	defer func() { leaveID() }()
 	e := newExchange(x, w, r, t, c)
 	defer e.release()
-	e.run()
+	if onward := e.run(); onward != nil {
+		x.carryOn(onward, leave, leaveID)
+		leave, leaveID = func() {}, func() {}
+	}
 }
 
 // enter counts a request, and returns a refusal for one that is too large or one

@@ -28,16 +28,37 @@ const (
 // worker had ended it.
 var errStreamEnds = errors.New("this node is shutting down, and the stream ends")
 
-// relay passes the worker's answer on, as it comes.
-func (e *exchange) relay(a *attempt) {
+// relay passes the worker's answer on, as it comes. What it returns is still to be
+// done, apart from the request: see carryOn.
+func (e *exchange) relay(a *attempt) (onward func()) {
 	e.begin()
-	announced := e.writeHead(a.resp)
-	if isEventStream(a.resp.Header) {
-		// A stream lives longer than the host's limits for plain answers.
-		_ = e.rc.SetReadDeadline(time.Time{})
-		_ = e.rc.SetWriteDeadline(time.Time{})
-		e.x.p.leases.stream(a.flow, func() { a.flow.cancel(errStreamEnds) })
+	if !isEventStream(a.resp.Header) {
+		e.relayBody(a, e.writeHead(a.resp))
+		return nil
 	}
+	if e.detaches(a) {
+		return e.detach(a)
+	}
+	announced := e.writeHead(a.resp)
+	// A stream lives longer than the host's limits for plain answers.
+	_ = e.rc.SetReadDeadline(time.Time{})
+	_ = e.rc.SetWriteDeadline(time.Time{})
+	e.x.p.leases.stream(a.flow, func() { a.flow.cancel(errStreamEnds) })
+	e.relayBody(a, announced)
+	return nil
+}
+
+// relayBody passes on what follows the head, and ends the answer.
+func (e *exchange) relayBody(a *attempt, announced []string) {
+	if !e.passBody(a, announced) {
+		e.cut()
+	}
+	e.finish(true)
+}
+
+// passBody passes on what follows the head. It reports whether the answer is to end
+// in good order.
+func (e *exchange) passBody(a *attempt, announced []string) (whole bool) {
 	err := e.copyBody(a)
 	ended := a.flow.cause()
 	a.close()
@@ -47,9 +68,9 @@ func (e *exchange) relay(a *attempt) {
 	case errors.Is(ended, errStreamEnds):
 	default:
 		e.logCut(a, err)
-		e.cut()
+		return false
 	}
-	e.finish(true)
+	return true
 }
 
 // writeHead begins the answer. It returns the names of the trailers that it
@@ -206,7 +227,7 @@ func (e *exchange) logCut(a *attempt, err error) {
 	switch cause := a.flow.cause(); {
 	case errors.Is(cause, errOwnerEnded), errors.Is(cause, errNodeStops), errors.Is(cause, errSilent):
 		e.x.info("an answer was cut", &e.call, a.lease, zap.Error(cause))
-	case client || e.r.Context().Err() != nil:
+	case client || errors.Is(cause, errClientGone) || e.r.Context().Err() != nil:
 		e.x.debug("the client left during the answer", &e.call, a.lease)
 	default:
 		e.x.info("the worker broke its answer off", &e.call, a.lease, zap.Error(tellable(err)))

@@ -28,13 +28,14 @@ const (
 	closeTime = 2 * time.Second
 )
 
-// switchProtocols turns the exchange into a tunnel, which it closes.
-func (e *exchange) switchProtocols(a *attempt) {
+// switchProtocols turns the exchange into a tunnel. What it returns is still to be
+// done, apart from the request: see carryOn.
+func (e *exchange) switchProtocols(a *attempt) (onward func()) {
 	if !e.upgrade || !strings.EqualFold(a.resp.Header.Get(headerUpgrade), protocolWebSocket) {
 		e.x.info("the worker switched to a protocol that nobody asked for", &e.call, a.lease)
 		a.close()
 		e.refuse(refuse(http.StatusBadGateway, "the owner switched protocols unasked"))
-		return
+		return nil
 	}
 	e.begin()
 	head := e.switchHead(a.resp.Header)
@@ -43,16 +44,28 @@ func (e *exchange) switchProtocols(a *attempt) {
 		e.x.p.log.Error("the host's server cannot hand over a connection", zap.Error(err))
 		a.close()
 		e.refuse(refuse(http.StatusInternalServerError, "WebSockets are not possible here"))
-		return
+		return nil
 	}
 	limits := &e.x.p.opts.Limits
 	worker, early := a.resp.Conn()
 	t := &tunnel{client: paced{client, limits.WritePause}, worker: paced{worker, limits.WritePause}, early: early}
 	t.silent = newStall(limits.Silence, t.end)
+	early = pending(buffered)
+	if e.endless() {
+		e = e.apart(nil, a)
+		return func() { e.tunnel(t, a, head, early) }
+	}
+	e.tunnel(t, a, head, early)
+	return nil
+}
+
+// tunnel runs the tunnel to its end.
+func (e *exchange) tunnel(t *tunnel, a *attempt, head, early []byte) {
+	defer a.close()
 	stop := a.flow.AfterFunc(t.cut)
 	defer stop()
 	e.x.p.leases.stream(a.flow, t.end)
-	t.run(head, pending(buffered))
+	t.run(head, early)
 	e.x.debug("a WebSocket ended", &e.call, a.lease)
 }
 
@@ -79,8 +92,8 @@ func pending(rw *bufio.ReadWriter) []byte {
 // tunnel carries the bytes of a WebSocket both ways until both sides have ended
 // or one has failed.
 type tunnel struct {
-	client net.Conn
-	worker net.Conn
+	client paced
+	worker paced
 	early  []byte // what came from the worker with its head
 
 	silent *stall      // since the last byte of either side
@@ -133,16 +146,15 @@ func (t *tunnel) up(early []byte) {
 	if len(early) > 0 && !t.send(t.worker, early) {
 		return
 	}
-	buf := hop.GetBuffer(-1)
-	defer buf.Put()
+	in := hop.NewInflow(t.client.Conn)
+	defer in.Drop()
 	for {
-		n, err := t.client.Read(buf.Space())
-		if n > 0 {
+		chunk, err := in.Next()
+		if len(chunk) > 0 {
 			t.silent.watch()
-			if !t.send(t.worker, buf.Space()[:n]) {
+			if !t.send(t.worker, chunk) {
 				return
 			}
-			buf.Took(n)
 		}
 		if err != nil {
 			t.pass(err, t.worker)
@@ -171,21 +183,20 @@ func (t *tunnel) pass(err error, to any) {
 // down carries bytes from the worker to the client, and is the only one that
 // writes to the client.
 func (t *tunnel) down() {
-	buf := hop.GetBuffer(-1)
-	defer buf.Put()
+	in := hop.NewInflow(t.worker.Conn)
+	defer in.Drop()
 	var frames hop.Frames
 	for {
 		if t.ending.Load() && frames.Boundary() {
 			t.sayClose(&frames)
 			return
 		}
-		n, err := copy(buf.Space(), t.early), error(nil)
-		if t.early = t.early[n:]; n == 0 {
-			n, err = t.worker.Read(buf.Space())
+		chunk, err := t.early, error(nil)
+		if t.early = nil; len(chunk) == 0 {
+			chunk, err = in.Next()
 		}
-		if n > 0 {
+		if len(chunk) > 0 {
 			t.silent.watch()
-			chunk := buf.Space()[:n]
 			if t.ending.Load() {
 				chunk = chunk[:frames.Pass(chunk)]
 			} else {
@@ -194,7 +205,6 @@ func (t *tunnel) down() {
 			if !t.send(t.client, chunk) {
 				return
 			}
-			buf.Took(n)
 		}
 		if t.ending.Load() && errors.Is(err, os.ErrDeadlineExceeded) {
 			// Woken by end. What is left of a frame is waited for.

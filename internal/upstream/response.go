@@ -211,6 +211,7 @@ func (r *Response) Announced() (names []string) {
 // the new one has come already. It is the caller's until Close.
 func (r *Response) Conn() (conn net.Conn, early []byte) {
 	early = bytes.Clone(r.c.in.take(r.c.in.len()))
+	r.c.in.drop()
 	return r.c.rawConn(), early
 }
 

@@ -1,0 +1,46 @@
+//go:build unix
+
+package hop
+
+import (
+	"net"
+	"os"
+	"syscall"
+)
+
+// socket returns the descriptor that a connection reads from, nil if it does
+// something of its own in between.
+func socket(conn net.Conn) syscall.RawConn {
+	var below syscall.Conn
+	switch conn := conn.(type) {
+	case *net.TCPConn:
+		below = conn
+	case *net.UnixConn:
+		below = conn
+	case interface{ Socket() *net.TCPConn }:
+		below = conn.Socket()
+	default:
+		return nil
+	}
+	raw, err := below.SyscallConn()
+	if err != nil {
+		return nil
+	}
+	return raw
+}
+
+// tryRead reads what is there. The error is syscall.EAGAIN if that is nothing.
+func tryRead(fd int, p []byte) (int, error) {
+	for {
+		n, err := syscall.Read(fd, p)
+		switch {
+		case err == syscall.EINTR:
+			continue
+		case err == syscall.EAGAIN:
+			return 0, syscall.EAGAIN
+		case err != nil:
+			return 0, os.NewSyscallError("read", err)
+		}
+		return n, nil
+	}
+}
