@@ -2,47 +2,34 @@ package pinboard
 
 import (
 	"context"
-	"net"
 	"net/http"
+	"net/netip"
 	"reflect"
 	"runtime/debug"
-	"sync"
 
 	"go.uber.org/zap"
 
-	"github.com/pinboard-go/pinboard/internal/hop"
+	"github.com/pinboard-go/pinboard/internal/upstream"
 )
 
-// unheard is how much of what a client sends while it gets events is dropped,
-// in bytes; what comes after that is not even read.
-const unheard = 64 << 10
-
-// carryOn does, on a goroutine of its own, what is left of a request when its
-// handler returns. The request goes on counting until then: what was to be called
-// when it leaves is called when that is done.
+// detached is a request whose handler returns while its stream goes on. It counts
+// until that ends, and Shutdown waits for it.
 //
 // net/http holds for a request its connection's two buffers and two goroutines, one
-// of which has a deep stack; all of that is free once the connection is taken over
-// and the handler has returned, and a stream may be idle for hours.
-func (x *proxy) carryOn(onward, leave, leaveID func()) {
-	x.p.background.stay()
-	x.p.counters.proxying.Add(1)
-	go func() {
-		defer x.left(leave, leaveID)
-		onward()
-	}()
-}
+// of which has a deep stack. All of that is free once the connection is taken over
+// and the handler has returned. So what a detached stream holds is made anew, and
+// has nothing of the request, the exchange or the attempt.
+type detached struct {
+	x     *proxy
+	flow  flow
+	resp  *upstream.Response
+	start func() // has it go on
 
-// left ends what carryOn began. A fault of ours must not end the whole node, as it
-// would not on the server's goroutine.
-func (x *proxy) left(leave, leaveID func()) {
-	if fault := recover(); fault != nil {
-		x.p.log.Error("a stream failed", zap.Any("fault", fault), zap.ByteString("stack", debug.Stack()))
-	}
-	leaveID()
-	leave()
-	x.p.counters.proxying.Add(-1)
-	x.p.background.leave()
+	// What is given back in the end.
+	site    netip.Prefix
+	counted instance
+	// name is for the log.
+	name instance
 }
 
 // endless reports whether a stream may outlive its request.
@@ -51,90 +38,95 @@ func (e *exchange) endless() bool {
 	return e.x.p.opts.DetachStreams && !bound
 }
 
-// detaches reports whether the event stream is to go on apart from its request. It
-// must be an answer that ends by itself, for the connection ends with it; and
-// everything that the client had to say must have been said.
-func (e *exchange) detaches(a *attempt) bool {
-	return e.endless() && a.resp.Length < 0 && e.r.ProtoMajor == 1 && e.r.ProtoMinor >= 1 &&
-		serversOwn(e.w) && (e.body == nil || e.body.Ended()) && a.resp.Sent()
+// outlive takes over what goes on of an attempt: its flow and its answer. The attempt
+// can only be closed after that.
+func (d *detached) outlive(e *exchange, a *attempt) {
+	d.x, d.name = e.x, e.call.instance
+	e.x.p.leases.replace(&a.flow, &d.flow)
+	d.resp = a.resp.Shed(&d.flow)
 }
 
-// serversOwn reports whether a writer is net/http's own for HTTP/1.1. Any other may
+// begin has the stream go on, and count for a site and an instance.
+func (d *detached) begin(site netip.Prefix, counted instance) {
+	d.site, d.counted = site, counted
+	d.x.p.background.stay()
+	d.x.p.counters.proxying.Add(1)
+	d.start()
+}
+
+// leave is for when the stream has ended.
+func (d *detached) leave() {
+	d.resp.Close()
+	d.flow.close()
+	d.x.p.limiter.leaveID(d.counted)
+	d.x.p.limiter.leave(d.site)
+	d.x.p.counters.proxying.Add(-1)
+	d.x.p.background.leave()
+}
+
+// call is for the log.
+func (d *detached) call() *call { return &call{ask: ask{instance: d.name}} }
+
+// broken tells of a fault of ours. It must not end the whole node, as it would not
+// on a goroutine of the server's.
+func (d *detached) broken(fault any) {
+	d.x.p.log.Error("a stream failed", zap.Any("fault", fault), zap.ByteString("stack", debug.Stack()))
+}
+
+// replace has a flow go on as another one, which is not the client's any more.
+func (l *leases) replace(old, next *flow) {
+	next.Context, next.leases, next.lease, next.opened = context.Background(), l, old.lease, old.opened
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(old.lease.flows, old)
+	old.lease.flows[next] = struct{}{}
+	if old.Context.Err() != nil {
+		next.cancel(errClientGone)
+	} else if cause := old.cause(); cause != nil {
+		next.cancel(cause)
+	}
+}
+
+// turns is one direction of a stream that goes on apart.
+type turns interface {
+	// await returns when there may be something to pass on.
+	await()
+	// round passes it on, and reports whether that was all.
+	round() (over bool)
+	// over is called after the last round.
+	over()
+	// broken is called for a panic in a round, which is the last one then.
+	broken(fault any)
+}
+
+// follow passes a direction on to its end. Each wait has a goroutine of its own,
+// because a stack never becomes as small again as that of a new one is: to pass
+// something on takes 4 KB or more, to wait for it 2 KB. That costs less than a
+// microsecond a round.
+func follow(t turns) {
+	t.await()
+	if last(t) {
+		t.over()
+		return
+	}
+	go follow(t)
+}
+
+// last runs one round.
+func last(t turns) (over bool) {
+	defer func() {
+		if fault := recover(); fault != nil {
+			t.broken(fault)
+			over = true
+		}
+	}()
+	return t.round()
+}
+
+// serversOwn reports whether a writer is net/http's own for HTTP/1. Any other may
 // compress or count what it gets: the connection must not be taken over behind its
 // back, even if it offers that.
 func serversOwn(w http.ResponseWriter) bool {
 	t := reflect.TypeOf(w)
 	return t.Kind() == reflect.Pointer && t.Elem().PkgPath() == "net/http" && t.Elem().Name() == "response"
-}
-
-// detach begins the answer on the client's connection itself, and returns what is
-// left to do.
-func (e *exchange) detach(a *attempt) (onward func()) {
-	conn, _, err := e.rc.Hijack() // what came too early gets no answer
-	if err != nil {
-		panic(http.ErrAbortHandler) // the connection is broken
-	}
-	out := newEventWriter(conn, e.w.Header(), e.x.p.opts.Limits.WritePause)
-	e.finish(true)
-	e.w = out
-	announced := e.writeHead(a.resp)
-	e = e.apart(out, a)
-	return func() { e.stream(out, a, announced) }
-}
-
-// past stands for the requests of streams that have outlived theirs.
-var past = &http.Request{Method: http.MethodGet, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}
-
-// apart returns the exchange, which is to outlive its request, without anything of
-// that.
-func (e *exchange) apart(w http.ResponseWriter, a *attempt) *exchange {
-	if a.body != nil {
-		_ = a.body.Close()
-	}
-	a.body, a.late = nil, nil
-	a.resp.Shed()
-	a.flow.outlive()
-	return &exchange{
-		x: e.x, w: w, rc: http.NewResponseController(w), r: past,
-		call: call{ask: ask{instance: e.call.instance}},
-	}
-}
-
-// outlive has the flow go on when the client's request has ended, of which it
-// forgets everything.
-func (f *flow) outlive() {
-	if !f.forget() {
-		return // it ends already
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.Context, f.forget = context.Background(), func() bool { return false }
-}
-
-// stream passes an event stream on, to its end.
-func (e *exchange) stream(out *eventWriter, a *attempt, announced []string) {
-	e.x.p.leases.stream(a.flow, func() { a.flow.cancel(errStreamEnds) })
-	defer a.close()
-	var watching sync.WaitGroup
-	watching.Go(func() { watchClient(out.conn, a.flow) })
-	defer watching.Wait()
-	defer out.close()
-	if e.passBody(a, announced) {
-		out.end()
-	}
-}
-
-// watchClient ends the flow when the client leaves, which it has to tell apart from
-// a client that sends something.
-func watchClient(conn net.Conn, f *flow) {
-	in := hop.NewInflow(conn)
-	defer in.Drop()
-	for left := unheard; left > 0; {
-		p, err := in.Next()
-		if err != nil {
-			f.cancel(errClientGone)
-			return
-		}
-		left -= len(p)
-	}
 }

@@ -75,7 +75,8 @@ func (p *placer) recall(ctx context.Context, a ask) (route, bool) {
 	if a.fresh || a.refused != nil {
 		return route{}, false
 	}
-	if _, had := p.routes.get(a.instance); !had {
+	had, ok := p.routes.get(a.instance)
+	if !ok {
 		return route{}, false
 	}
 	known, err := p.known(ctx, a.instance)
@@ -90,7 +91,11 @@ func (p *placer) recall(ctx context.Context, a ask) (route, bool) {
 		until = latest
 	}
 	rt := route{lease: s, epoch: known.Epoch, until: until, recalled: true}
-	return rt, s != nil && !rt.over()
+	if s == nil || rt.over() {
+		return route{}, false
+	}
+	p.routes.renew(a.instance, had, rt)
+	return rt, true
 }
 
 // released has ids looked up anew that were released through this node, which may

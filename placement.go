@@ -108,7 +108,6 @@ func (p *placer) resolve(ctx context.Context, a ask) (route, error) {
 	a = p.pick(a) // from here on its namespace names the binding
 	if rt, ok := p.recall(ctx, a); ok {
 		p.counters.cacheHits.Add(1)
-		p.routes.renew(a.instance, rt)
 		return rt, nil
 	}
 	rt, err := p.lookUp(ctx, a)

@@ -18,6 +18,8 @@ type Inflow struct {
 	size int64   // of the next one
 	n    int     // what the last read brought
 	err  error
+
+	waited bool // see Await
 }
 
 // NewInflow returns what comes by the connection. A type of the host's own may
@@ -33,6 +35,26 @@ func NewInflow(conn net.Conn) *Inflow {
 		in.try = in.receive
 	}
 	return in
+}
+
+// Await returns when Next has something to do, on a small stack and without a
+// buffer. It may also return at once.
+func (in *Inflow) Await() {
+	if in.raw != nil {
+		in.done()
+		in.Drop()
+		in.waited = false
+		_ = in.raw.Read(in.comes) // Next finds the same error
+	}
+}
+
+// comes reports whether something has come: it looks only once, and then it is told.
+func (in *Inflow) comes(fd uintptr) bool {
+	if in.waited {
+		return true
+	}
+	in.waited = true
+	return !quiet(int(fd))
 }
 
 // Next waits until something has come and returns it; it is good until the next

@@ -12,3 +12,5 @@ import (
 func socket(net.Conn) syscall.RawConn { return nil }
 
 func tryRead(int, []byte) (int, error) { return 0, errors.ErrUnsupported }
+
+func quiet(int) bool { return false }

@@ -44,3 +44,14 @@ func tryRead(fd int, p []byte) (int, error) {
 		return n, nil
 	}
 }
+
+// quiet reports whether nothing has come, not the end either.
+func quiet(fd int) bool {
+	var one [1]byte
+	for {
+		_, _, err := syscall.Recvfrom(fd, one[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
+		if err != syscall.EINTR {
+			return err == syscall.EAGAIN
+		}
+	}
+}
