@@ -2,12 +2,13 @@ package pinboard
 
 import (
 	"bytes"
-	"net"
 	"net/http"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/pinboard-go/pinboard/internal/hop"
 )
 
 // chunkBuffers are for what is about to be sent in chunks.
@@ -23,12 +24,8 @@ const (
 // net/http's server would. It holds a buffer only until that is flushed. finishBy may be
 // called at any time; all else is for one goroutine.
 type chunked struct {
-	conn  net.Conn
-	pause time.Duration // how long a write may wait for its reader
-	buf   *bytes.Buffer // nil while nothing waits to be sent
-
-	mu sync.Mutex
-	by time.Time // see finishBy; zero for no such time
+	out *hop.Outflow
+	buf *bytes.Buffer // nil while nothing waits to be sent
 }
 
 // begin writes the head. Nothing is sent before a flush.
@@ -66,20 +63,14 @@ func (c *chunked) write(p []byte) error {
 	return nil
 }
 
-// flush sends what waits for it. That takes no longer than the pause, and ends when
-// all has to be done.
+// flush sends what waits for it.
 func (c *chunked) flush() error {
 	b := c.buf
 	if b == nil {
 		return nil
 	}
 	c.buf = nil
-	c.mu.Lock()
-	if c.by.IsZero() {
-		_ = c.conn.SetWriteDeadline(time.Now().Add(c.pause))
-	}
-	c.mu.Unlock()
-	_, err := c.conn.Write(b.Bytes())
+	_, err := c.out.Write(b.Bytes())
 	if b.Cap() <= largestBuffer {
 		b.Reset()
 		chunkBuffers.Put(b)
@@ -91,12 +82,7 @@ func (c *chunked) flush() error {
 }
 
 // finishBy has writes fail that are not done then.
-func (c *chunked) finishBy(t time.Time) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.by = t
-	_ = c.conn.SetWriteDeadline(t)
-}
+func (c *chunked) finishBy(t time.Time) { c.out.FinishBy(t) }
 
 // end ends the answer in good order. Of a header it sends the trailers.
 func (c *chunked) end(h http.Header) error {

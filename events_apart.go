@@ -3,6 +3,7 @@ package pinboard
 import (
 	"crypto/tls"
 	"errors"
+	"net"
 	"net/http"
 	"sync"
 
@@ -28,7 +29,7 @@ func (e *exchange) detach(a *attempt) *detached {
 		panic(http.ErrAbortHandler) // the connection is broken
 	}
 	e.finish(true)
-	s := &eventsApart{out: chunked{conn: conn, pause: e.x.p.opts.Limits.WritePause}}
+	s := &eventsApart{conn: conn, out: chunked{out: hop.NewOutflow(conn, e.x.p.opts.Limits.WritePause)}}
 	s.announced = e.fillHead(a.resp)
 	s.out.begin(a.resp.Status, e.w.Header())
 	s.passing.piece, s.passing.err = a.ahead, a.aheadErr
@@ -40,6 +41,7 @@ func (e *exchange) detach(a *attempt) *detached {
 // eventsApart is an event stream that goes on apart from its request.
 type eventsApart struct {
 	detached
+	conn      net.Conn // the client's
 	passing   passing
 	out       chunked
 	announced []string // trailers
@@ -59,7 +61,7 @@ func (s *eventsApart) start() {
 // watchClient ends the stream when the client leaves, and not when it only sends
 // something.
 func (s *eventsApart) watchClient() {
-	in := hop.NewInflow(s.out.conn)
+	in := hop.NewInflow(s.conn)
 	defer in.Drop()
 	for left := unheard; left > 0; {
 		in.Await()
@@ -78,9 +80,14 @@ func (s *eventsApart) await() { s.passing.await() }
 // round implements turns.
 func (s *eventsApart) round() (over bool) {
 	over, err := s.passing.round()
-	if !over {
-		return false
+	if over {
+		s.finish(err)
 	}
+	return over
+}
+
+// finish ends the answer. It is apart from round for the sake of that one's stack.
+func (s *eventsApart) finish(err error) {
 	switch {
 	case err == nil:
 		h := http.Header{}
@@ -91,13 +98,12 @@ func (s *eventsApart) round() (over bool) {
 	default:
 		s.x.logCut(s.call(), &s.flow, err)
 	}
-	return true
 }
 
 // over implements turns.
 func (s *eventsApart) over() {
 	s.passing.end()
-	conn := s.out.conn
+	conn := s.conn
 	if t, ok := conn.(*tls.Conn); ok && !s.whole {
 		conn = t.NetConn() // an orderly end of TLS could wait for the client
 	}

@@ -104,10 +104,9 @@ func (s *socketApart) ended() {
 // tunnel carries the bytes of a WebSocket both ways until both sides have ended
 // or one has failed.
 type tunnel struct {
-	client paced
-	worker paced
-	up     upward
-	down   downward
+	client, worker net.Conn
+	up             upward
+	down           downward
 
 	flow   *flow
 	silent *stall      // since the last byte of either side
@@ -121,9 +120,10 @@ type tunnel struct {
 
 // join has the tunnel connect two connections for as long as the flow goes on.
 func (t *tunnel) join(client, worker net.Conn, f *flow, limits *Limits) {
-	t.client, t.worker, t.flow = paced{client, limits.WritePause}, paced{worker, limits.WritePause}, f
+	t.client, t.worker, t.flow = client, worker, f
 	t.up.t, t.down.t = t, t
-	t.up.in, t.down.in = hop.NewInflow(client), hop.NewInflow(worker)
+	t.up.in, t.up.out = hop.NewInflow(client), hop.NewOutflow(worker, limits.WritePause)
+	t.down.in, t.down.out = hop.NewInflow(worker), hop.NewOutflow(client, limits.WritePause)
 	t.silent = newStall(limits.Silence, t.end)
 	t.open.Store(2)
 }
@@ -207,6 +207,7 @@ func (t *tunnel) end() {
 type upward struct {
 	t     *tunnel
 	in    *hop.Inflow
+	out   *hop.Outflow
 	early []byte
 }
 
@@ -226,7 +227,7 @@ func (d *upward) round() (over bool) {
 	}
 	if len(chunk) > 0 {
 		t.silent.watch()
-		if !t.send(t.worker, chunk) {
+		if !t.send(d.out, chunk) {
 			return true
 		}
 	}
@@ -247,29 +248,33 @@ func (d *upward) broken(fault any) { d.t.broken(fault) }
 type downward struct {
 	t           *tunnel
 	in          *hop.Inflow
+	out         *hop.Outflow
 	head, early []byte
 	frames      hop.Frames
 }
 
 // await implements turns.
 func (d *downward) await() {
-	if d.head == nil && len(d.early) == 0 {
+	if d.head == nil && len(d.early) == 0 && !d.closes() {
 		d.in.Await()
 	}
 }
+
+// closes reports whether it is time for the client to be told of the end.
+func (d *downward) closes() bool { return d.t.ending.Load() && d.frames.Boundary() }
 
 // round implements turns.
 func (d *downward) round() (over bool) {
 	t := d.t
 	if head := d.head; head != nil {
 		d.head = nil
-		if _, err := t.client.Write(head); err != nil {
+		if _, err := d.out.Write(head); err != nil {
 			t.cut()
 			return true
 		}
 		return false
 	}
-	if t.ending.Load() && d.frames.Boundary() {
+	if d.closes() {
 		t.sayClose(&d.frames)
 		return true
 	}
@@ -284,7 +289,7 @@ func (d *downward) round() (over bool) {
 		} else {
 			d.frames.PassAll(chunk)
 		}
-		if !t.send(t.client, chunk) {
+		if !t.send(d.out, chunk) {
 			return true
 		}
 	}
@@ -325,7 +330,7 @@ func (t *tunnel) pass(err error, to any) {
 // so. The worker learns it from the client's answer, which up carries; what it
 // sends from now on is dropped.
 func (t *tunnel) sayClose(frames *hop.Frames) {
-	if !frames.Closed() && !t.send(t.client, hop.CloseFrame(closeRestart)) {
+	if !frames.Closed() && !t.send(t.down.out, hop.CloseFrame(closeRestart)) {
 		return
 	}
 	_ = t.worker.SetReadDeadline(time.Time{})

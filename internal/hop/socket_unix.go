@@ -45,6 +45,25 @@ func tryRead(fd int, p []byte) (int, error) {
 	}
 }
 
+// tryWrite writes what there is room for. The error is syscall.EAGAIN if that is not
+// all.
+func tryWrite(fd int, p []byte) (int, error) {
+	for {
+		n, err := syscall.Write(fd, p)
+		switch {
+		case err == syscall.EINTR:
+			continue
+		case err == syscall.EAGAIN:
+			return 0, syscall.EAGAIN
+		case err != nil:
+			return 0, os.NewSyscallError("write", err)
+		case n < len(p):
+			return n, syscall.EAGAIN
+		}
+		return n, nil
+	}
+}
+
 // quiet reports whether nothing has come, not the end either.
 func quiet(fd int) bool {
 	var one [1]byte

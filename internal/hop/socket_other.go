@@ -13,4 +13,6 @@ func socket(net.Conn) syscall.RawConn { return nil }
 
 func tryRead(int, []byte) (int, error) { return 0, errors.ErrUnsupported }
 
+func tryWrite(int, []byte) (int, error) { return 0, errors.ErrUnsupported }
+
 func quiet(int) bool { return false }
