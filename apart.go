@@ -73,9 +73,13 @@ func (d *detached) broken(fault any) {
 	d.x.p.log.Error("a stream failed", zap.Any("fault", fault), zap.ByteString("stack", debug.Stack()))
 }
 
+// forgotten is for a flow that follows nobody.
+func forgotten() bool { return false }
+
 // replace has a flow go on as another one, which is not the client's any more.
 func (l *leases) replace(old, next *flow) {
 	next.Context, next.leases, next.lease, next.opened = context.Background(), l, old.lease, old.opened
+	next.forget = forgotten
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(old.lease.flows, old)

@@ -24,7 +24,7 @@ const (
 // net/http's server would. It holds a buffer only until that is flushed. finishBy may be
 // called at any time; all else is for one goroutine.
 type chunked struct {
-	out *hop.Outflow
+	out hop.Outflow
 	buf *bytes.Buffer // nil while nothing waits to be sent
 }
 

@@ -29,7 +29,8 @@ func (e *exchange) detach(a *attempt) *detached {
 		panic(http.ErrAbortHandler) // the connection is broken
 	}
 	e.finish(true)
-	s := &eventsApart{conn: conn, out: chunked{out: hop.NewOutflow(conn, e.x.p.opts.Limits.WritePause)}}
+	s := &eventsApart{conn: conn}
+	s.out.out.Init(conn, e.x.p.opts.Limits.WritePause)
 	s.announced = e.fillHead(a.resp)
 	s.out.begin(a.resp.Status, e.w.Header())
 	s.passing.piece, s.passing.err = a.ahead, a.aheadErr
@@ -61,7 +62,8 @@ func (s *eventsApart) start() {
 // watchClient ends the stream when the client leaves, and not when it only sends
 // something.
 func (s *eventsApart) watchClient() {
-	in := hop.NewInflow(s.conn)
+	var in hop.Inflow
+	in.Init(s.conn)
 	defer in.Drop()
 	for left := unheard; left > 0; {
 		in.Await()

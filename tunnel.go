@@ -122,8 +122,10 @@ type tunnel struct {
 func (t *tunnel) join(client, worker net.Conn, f *flow, limits *Limits) {
 	t.client, t.worker, t.flow = client, worker, f
 	t.up.t, t.down.t = t, t
-	t.up.in, t.up.out = hop.NewInflow(client), hop.NewOutflow(worker, limits.WritePause)
-	t.down.in, t.down.out = hop.NewInflow(worker), hop.NewOutflow(client, limits.WritePause)
+	t.up.in.Init(client)
+	t.up.out.Init(worker, limits.WritePause)
+	t.down.in.Init(worker)
+	t.down.out.Init(client, limits.WritePause)
 	t.silent = newStall(limits.Silence, t.end)
 	t.open.Store(2)
 }
@@ -206,8 +208,8 @@ func (t *tunnel) end() {
 // upward is the direction from the client to the worker.
 type upward struct {
 	t     *tunnel
-	in    *hop.Inflow
-	out   *hop.Outflow
+	in    hop.Inflow
+	out   hop.Outflow
 	early []byte
 }
 
@@ -227,7 +229,7 @@ func (d *upward) round() (over bool) {
 	}
 	if len(chunk) > 0 {
 		t.silent.watch()
-		if !t.send(d.out, chunk) {
+		if !t.send(&d.out, chunk) {
 			return true
 		}
 	}
@@ -238,7 +240,7 @@ func (d *upward) round() (over bool) {
 }
 
 // over implements turns.
-func (d *upward) over() { d.t.ended(d.in) }
+func (d *upward) over() { d.t.ended(&d.in) }
 
 // broken implements turns.
 func (d *upward) broken(fault any) { d.t.broken(fault) }
@@ -247,8 +249,8 @@ func (d *upward) broken(fault any) { d.t.broken(fault) }
 // writes to the client.
 type downward struct {
 	t           *tunnel
-	in          *hop.Inflow
-	out         *hop.Outflow
+	in          hop.Inflow
+	out         hop.Outflow
 	head, early []byte
 	frames      hop.Frames
 }
@@ -289,7 +291,7 @@ func (d *downward) round() (over bool) {
 		} else {
 			d.frames.PassAll(chunk)
 		}
-		if !t.send(d.out, chunk) {
+		if !t.send(&d.out, chunk) {
 			return true
 		}
 	}
@@ -304,7 +306,7 @@ func (d *downward) round() (over bool) {
 }
 
 // over implements turns.
-func (d *downward) over() { d.t.ended(d.in) }
+func (d *downward) over() { d.t.ended(&d.in) }
 
 // broken implements turns.
 func (d *downward) broken(fault any) { d.t.broken(fault) }
@@ -330,7 +332,7 @@ func (t *tunnel) pass(err error, to any) {
 // so. The worker learns it from the client's answer, which up carries; what it
 // sends from now on is dropped.
 func (t *tunnel) sayClose(frames *hop.Frames) {
-	if !frames.Closed() && !t.send(t.down.out, hop.CloseFrame(closeRestart)) {
+	if !frames.Closed() && !t.send(&t.down.out, hop.CloseFrame(closeRestart)) {
 		return
 	}
 	_ = t.worker.SetReadDeadline(time.Time{})

@@ -8,11 +8,12 @@ import (
 
 // Inflow is what comes by a connection. Where the connection is a socket it
 // holds no buffer while nothing comes, so that thousands of idle streams hold
-// none. It is for one goroutine at a time.
+// none. It is for one goroutine at a time, after Init.
 type Inflow struct {
 	conn net.Conn
-	raw  syscall.RawConn            // nil where there is no socket to look at
-	try  func(fd uintptr) (ok bool) // receive, made once
+	raw  syscall.RawConn // nil where there is no socket to look at
+	// receive and comes, made once.
+	try, look func(fd uintptr) (ok bool)
 
 	buf  *Buffer // nil without one
 	size int64   // of the next one
@@ -22,19 +23,18 @@ type Inflow struct {
 	waited bool // see Await
 }
 
-// NewInflow returns what comes by the connection. A type of the host's own may
+// Init makes it what comes by the connection. A type of the host's own may
 // read in a way of its own, and so its Read is used, unless the type has the
 // method
 //
 //	Socket() *net.TCPConn
 //
 // which says that its Read is that of the socket.
-func NewInflow(conn net.Conn) *Inflow {
-	in := &Inflow{conn: conn, size: -1}
+func (in *Inflow) Init(conn net.Conn) {
+	in.conn, in.size = conn, -1
 	if in.raw = socket(conn); in.raw != nil {
-		in.try = in.receive
+		in.try, in.look = in.receive, in.comes
 	}
-	return in
 }
 
 // Await returns when Next has something to do, on a small stack and without a
@@ -44,7 +44,7 @@ func (in *Inflow) Await() {
 		in.done()
 		in.Drop()
 		in.waited = false
-		_ = in.raw.Read(in.comes) // Next finds the same error
+		_ = in.raw.Read(in.look) // Next finds the same error
 	}
 }
 

@@ -9,7 +9,7 @@ import (
 
 // Outflow writes to a connection, and has no piece of it wait for its reader for
 // longer than a pause. Where the connection is a socket, what it has room for costs
-// no timer and little stack. Write is for one goroutine at a time, FinishBy for any.
+// no timer and little stack. Write is for one goroutine at a time, FinishBy for any, all after Init.
 type Outflow struct {
 	conn  net.Conn
 	pause time.Duration
@@ -23,14 +23,13 @@ type Outflow struct {
 	by time.Time // see FinishBy; zero for no such time
 }
 
-// NewOutflow returns what goes by the connection: see NewInflow, also for types of
-// the host's own.
-func NewOutflow(conn net.Conn, pause time.Duration) *Outflow {
-	out := &Outflow{conn: conn, pause: pause}
+// Init makes it what goes by the connection. See Inflow.Init for types of the host's
+// own.
+func (out *Outflow) Init(conn net.Conn, pause time.Duration) {
+	out.conn, out.pause = conn, pause
 	if out.raw = socket(conn); out.raw != nil {
 		out.try = out.send
 	}
-	return out
 }
 
 // Write implements io.Writer.

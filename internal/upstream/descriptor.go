@@ -20,8 +20,9 @@ type descriptor struct {
 	// plain: the socket carries the messages themselves, not TLS.
 	plain bool
 
-	// onReadable and onPeek, made once.
+	// onReadable, comes and onPeek, made once.
 	readable func(fd uintptr) bool
+	look     func(fd uintptr) bool
 	peek     func(fd uintptr)
 	waited   bool // see await
 
@@ -138,7 +139,10 @@ func (d *descriptor) send(fd int) {
 // await returns when the socket may be read from, or the wait has failed.
 func (d *descriptor) await() {
 	d.waited = false
-	_ = d.Read(d.comes) // whoever reads then finds the same error
+	if d.look == nil { // few need it
+		d.look = d.comes
+	}
+	_ = d.Read(d.look) // whoever reads then finds the same error
 }
 
 // comes reports whether something has come: it looks only once, and then it is told.
