@@ -3,6 +3,7 @@ package pinboard
 import (
 	"encoding/hex"
 	"net/http"
+	"net/netip"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -49,15 +50,19 @@ func (l *accessLog) write(o *observed, took time.Duration) {
 	if entry == nil {
 		return
 	}
+	from := o.from
+	if o.r != nil {
+		from = l.origin(o.r)
+	}
 	fields := make([]zap.Field, 0, 24)
 	fields = append(fields,
-		zap.String("method", firstOf(o.r.Method, maxMethod)),
+		zap.String("method", from.method),
 		zap.String("namespace", o.instance.namespace), zap.String("id", o.instance.id),
 		zap.Stringer("kind", o.kind), zap.Int("status", o.status),
 		zap.Int64("bytesIn", o.in), zap.Int64("bytesOut", o.out),
 		zap.Duration("took", took))
-	if addr := l.proxies.sender(o.r).addr; addr.IsValid() {
-		fields = append(fields, zap.Stringer("address", addr))
+	if from.addr.IsValid() {
+		fields = append(fields, zap.Stringer("address", from.addr))
 	}
 	if o.reason != reasonNone {
 		fields = append(fields, zap.Stringer("refused", o.reason))
@@ -79,13 +84,29 @@ func (l *accessLog) write(o *observed, took time.Duration) {
 	if o.held {
 		fields = append(fields, zap.Bool("held", true))
 	}
-	if id := requestID(o.r.Header); id != "" {
-		fields = append(fields, zap.String("request", id))
+	if from.request != "" {
+		fields = append(fields, zap.String("request", from.request))
 	}
-	if id := traceID(o.r.Header); id != "" {
-		fields = append(fields, zap.String("trace", id))
+	if from.trace != "" {
+		fields = append(fields, zap.String("trace", from.trace))
 	}
 	entry.Write(fields...)
+}
+
+// origin is what is logged of a request itself, apart from what it asks for.
+type origin struct {
+	method, request, trace string
+	addr                   netip.Addr
+}
+
+// origin reads it; of a nil log it is nothing.
+func (l *accessLog) origin(r *http.Request) origin {
+	if l == nil {
+		return origin{}
+	}
+	return origin{
+		method: firstOf(r.Method, maxMethod), request: requestID(r.Header), trace: traceID(r.Header), addr: l.proxies.sender(r).addr,
+	}
 }
 
 func firstOf(text string, most int) string { return text[:min(len(text), most)] }

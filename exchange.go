@@ -92,8 +92,9 @@ func (e *exchange) prepare(v *visit) {
 }
 
 // run gets the request to the owner and relays the answer. While the id moves it
-// is held, as the options allow, and tried again.
-func (e *exchange) run() {
+// is held, as the options allow, and tried again. A stream may be left to go on
+// apart from the request.
+func (e *exchange) run() (apart *detached) {
 	proxying := &e.x.p.counters.proxying
 	e.kind = e.call.kind(e.upgrade)
 	proxying.add(e.kind, 1)
@@ -110,16 +111,15 @@ func (e *exchange) run() {
 	}
 	e.settle(&out)
 	e.seen.settled(&out)
-	switch {
-	case out.err != nil:
+	if out.err != nil {
 		e.refuse(out.err)
-	case out.resp.Status == http.StatusSwitchingProtocols:
-		defer out.close()
-		e.switchProtocols(out.attempt)
-	default:
-		defer out.close()
-		e.relay(out.attempt)
+		return nil
 	}
+	defer out.close()
+	if out.resp.Status == http.StatusSwitchingProtocols {
+		return e.switchProtocols(out.attempt)
+	}
+	return e.relay(out.attempt)
 }
 
 // fieldBuffers are for the fields of exchanges.

@@ -229,10 +229,12 @@ func (l *leases) cutNow(sessionID string) {
 func TestCutsByLimitsAreCounted(t *testing.T) {
 	t.Parallel()
 	inLimitsMetered := func(limits Limits, handler func(*hit), f func(b *limited, seen *watched)) {
-		registry := prometheus.NewPedanticRegistry()
-		inLimitsWith(t, Options{Limits: limits, Metrics: registry}, or(handler), func(t *testing.T, b *limited) {
-			f(b, watch(t, registry))
-		})
+		for _, detached := range []bool{false, true} {
+			registry := prometheus.NewPedanticRegistry()
+			inLimitsWith(t, Options{Limits: limits, Metrics: registry, DetachStreams: detached}, or(handler), func(t *testing.T, b *limited) {
+				f(b, watch(t, registry))
+			})
+		}
 	}
 	cutBy := func(reason, limit string) map[string]float64 {
 		return map[string]float64{
@@ -256,6 +258,23 @@ func TestCutsByLimitsAreCounted(t *testing.T) {
 		b.ask("GET /counters/alice HTTP/1.1\r\nHost: p\r\n\r\n").answer("GET")
 		time.Sleep(2 * time.Minute)
 		require.Equal(t, cutBy("silence", "silence"), seen.gained(series...))
+	})
+	stream := "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n"
+	inLimitsMetered(Limits{Silence: time.Minute}, func(h *hit) { h.send(stream); h.gone() }, func(b *limited, seen *watched) {
+		b.ask("GET /counters/alice HTTP/1.1\r\nHost: p\r\n\r\n").answer("GET")
+		time.Sleep(2 * time.Minute)
+		require.Equal(t, cutBy("silence", "silence"), seen.gained(series...))
+	})
+	inLimitsMetered(Limits{}, func(h *hit) {
+		h.send(stream)
+		for _, err := io.WriteString(h.conn, "5\r\nhello\r\n"); err == nil; {
+			_, err = io.WriteString(h.conn, "5\r\nhello\r\n")
+		}
+		h.last = true
+	}, func(b *limited, seen *watched) {
+		b.ask("GET /counters/alice HTTP/1.1\r\nHost: p\r\n\r\n")
+		time.Sleep(2 * time.Minute)
+		require.Equal(t, cutBy("unread", "write_pause"), seen.gained(series...))
 	})
 	inLimitsMetered(Limits{Silence: time.Minute}, (*hit).echo, func(b *limited, seen *watched) {
 		b.ask(upgradeRequest("/counters/alice")).answer("GET")

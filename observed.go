@@ -3,6 +3,7 @@ package pinboard
 import (
 	"errors"
 	"net/http"
+	"os"
 	"sync"
 	"time"
 )
@@ -13,7 +14,8 @@ import (
 // request's goroutine alone.
 type observed struct {
 	p     *Pinboard
-	r     *http.Request
+	r     *http.Request // nil once it is over, though its stream goes on
+	from  origin        // set then
 	began time.Time
 
 	instance instance // zero if the request names none
@@ -110,9 +112,9 @@ func (o *observed) sent() {
 }
 
 // wrote counts bytes of the answer's body.
-func (o *observed) wrote(n int) {
+func (o *observed) wrote(n int64) {
 	if o != nil {
-		o.out += int64(n)
+		o.out += n
 	}
 }
 
@@ -122,7 +124,8 @@ func (o *observed) take(e *exchange) {
 		return
 	}
 	o.kind, o.held, o.owner, o.epoch = e.kind, e.held != nil, e.tried.lease, e.tried.epoch
-	o.in, o.caller = e.in.Load(), e.call.claims.Caller
+	o.in += e.in.Load()
+	o.caller = e.call.claims.Caller
 }
 
 // went reports whether the request was answered by a worker, or by pinboard as
@@ -162,48 +165,63 @@ func (e *exchange) lookUp(a ask) (route, error) {
 	return rt, err
 }
 
-// cutOf is why an answer is not whole, by why its flow has ended.
-func (e *exchange) cutOf(ended error, client bool) cut {
-	switch {
+// outlive keeps the record for what goes on of the exchange without its request, of
+// which it holds nothing any more.
+func (o *observed) outlive(e *exchange) *observed {
+	if o == nil {
+		return nil
+	}
+	o.take(e)
+	o.from, o.r = o.p.access.origin(o.r), nil
+	return o
+}
+
+// cutOf is why an answer is not whole, by its flow and the error of passing it on.
+// unread says that the client has not read for too long.
+func cutOf(f *flow, err error, unread bool) cut {
+	_, client := errors.AsType[*clientError](err)
+	switch ended := f.cause(); {
 	case errors.Is(ended, errOwnerEnded):
 		return cutOwnerEnded
 	case errors.Is(ended, errNodeStops):
 		return cutStopping
 	case errors.Is(ended, errSilent):
 		return cutSilence
-	case e.unread.Load():
+	case unread, client && ended == nil && errors.Is(err, os.ErrDeadlineExceeded):
 		return cutUnread
-	case client:
+	case client, errors.Is(ended, errClientGone), f.Context.Err() != nil:
 		return cutClient
 	}
 	return cutWorker
 }
 
-// wasCut says that the answer has ended before its end.
-func (e *exchange) wasCut(by cut) {
+// wasCut says that an answer has ended before its end; seen may be nil.
+func (x *proxy) wasCut(seen *observed, by cut) {
 	switch by {
 	case cutSilence:
-		e.x.p.counters.limits.add(limitSilence, 1)
+		x.p.counters.limits.add(limitSilence, 1)
 	case cutUnread:
-		e.x.p.counters.limits.add(limitWritePause, 1)
+		x.p.counters.limits.add(limitWritePause, 1)
 	}
-	if e.seen != nil {
-		e.seen.cut = by
+	if seen != nil {
+		seen.cut = by
 	}
 }
 
-// tunnelled says what a WebSocket was that has ended.
-func (e *exchange) tunnelled(t *tunnel, ended error) {
+// tell says what the tunnel was, which has ended.
+func (t *tunnel) tell(x *proxy, seen *observed) {
 	by := cut(t.broke.Load())
-	switch {
+	switch ended := t.flow.cause(); {
 	case errors.Is(ended, errOwnerEnded):
 		by = cutOwnerEnded
 	case errors.Is(ended, errNodeStops):
 		by = cutStopping
 	}
-	e.wasCut(by)
-	e.in.Add(t.in)
-	e.seen.wrote(int(t.out))
+	x.wasCut(seen, by)
+	if seen != nil {
+		seen.in += t.up.took
+		seen.out += t.down.took
+	}
 }
 
 // fell notes why the tunnel does not end by itself; the first one counts.

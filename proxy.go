@@ -61,7 +61,12 @@ type visit struct {
 // http.ErrAbortHandler to cut an answer short that has begun.
 func (x *proxy) serve(w http.ResponseWriter, r *http.Request, t target) {
 	seen := x.p.observe(r)
-	defer seen.end()
+	var apart *detached // set if the request goes on, and counts, without its handler
+	defer func() {
+		if apart == nil {
+			seen.end()
+		}
+	}()
 	v := visit{r: r, target: t, sender: x.proxies().sender(r)}
 	site := quota.Site(v.addr)
 	err := x.enter(w, &v, site)
@@ -70,7 +75,11 @@ func (x *proxy) serve(w http.ResponseWriter, r *http.Request, t target) {
 		x.p.turnAway(w, r, err)
 		return
 	}
-	defer x.p.limiter.leave(site)
+	defer func() {
+		if apart == nil {
+			x.p.limiter.leave(site)
+		}
+	}()
 	e := &exchange{x: x, w: w, r: r, seen: seen, rc: *http.NewResponseController(w)}
 	c := &e.call
 	err = x.admit(c, &v)
@@ -88,10 +97,16 @@ func (x *proxy) serve(w http.ResponseWriter, r *http.Request, t target) {
 		x.turnAway(w, r, c.namespace, err)
 		return
 	}
-	defer x.p.limiter.leaveID(c.counted)
+	defer func() {
+		if apart == nil {
+			x.p.limiter.leaveID(c.counted)
+		}
+	}()
 	e.prepare(&v)
 	defer e.release()
-	e.run()
+	if apart = e.run(); apart != nil {
+		apart.begin(site, c.counted)
+	}
 }
 
 func (x *proxy) proxies() proxies { return x.p.opts.TrustedProxies }
