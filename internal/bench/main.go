@@ -1,6 +1,7 @@
 // Command bench measures pinboard against yardsticks that run beside it:
 //
 //	go run ./internal/bench -part placements
+//	go run ./internal/bench -part requests
 //	go run ./internal/bench -part routes
 //	go run ./internal/bench -part scale
 //	go run ./internal/bench -part streams
@@ -36,6 +37,7 @@ type settings struct {
 // parts are what can be measured, by name.
 var parts = map[string]func(context.Context, settings) error{
 	"placements": placements,
+	"requests":   requests,
 	"routes":     routes,
 	"scale":      scale,
 	"streams":    streams,
