@@ -3,6 +3,7 @@
 //	go run ./internal/bench -part placements
 //	go run ./internal/bench -part routes
 //	go run ./internal/bench -part scale
+//	go run ./internal/bench -part worker
 //
 // A rate on its own says as much of the machine, and of what else runs on it, as
 // of pinboard; so what counts is a ratio of two rates that were measured in one
@@ -35,6 +36,7 @@ var parts = map[string]func(context.Context, settings) error{
 	"placements": placements,
 	"routes":     routes,
 	"scale":      scale,
+	"worker":     workers,
 }
 
 func main() {
