@@ -59,19 +59,16 @@ func newDirectory(opts *Options, now clock, l *lease) *directory {
 
 // enter lets a request for an instance in, and activates the instance if need
 // be. What is refused was never seen by the instance.
-func (d *directory) enter(ctx context.Context, to *target, h *host) (*flight, *refusal) {
+func (d *directory) enter(f *flight, to *visit) *refusal {
+	ctx := f.Context
 	for {
-		inst, ref := d.find(to, h)
-		if ref == nil {
-			ref = d.await(ctx, inst)
-			var f *flight
-			if f, ref = d.board(ctx, inst, ref); ref == nil {
-				return f, nil
-			}
+		inst, ref := d.find(f, to)
+		if ref == nil && f.inst == nil {
+			ref = d.board(f, inst, d.await(ctx, inst))
 		}
 		// An id that stays placed here is activated anew.
 		if ref != refuseClosing || !d.awaitRelease(ctx, inst) || !d.isKept(inst) && !d.awaitNext(ctx, inst) {
-			return nil, ref
+			return ref
 		}
 	}
 }
@@ -82,10 +79,10 @@ func (d *directory) isKept(inst *Instance) bool {
 	return inst.kept
 }
 
-// find returns the instance, counted as waited for, or why not. With
-// refuseClosing it returns the instance as well.
-func (d *directory) find(to *target, h *host) (*Instance, *refusal) {
-	k, epoch := to.key, to.epoch
+// find returns the instance, or why not: with the request in it, or counted as
+// waited for. With refuseClosing it returns the instance as well.
+func (d *directory) find(f *flight, to *visit) (*Instance, *refusal) {
+	k, epoch, h := to.key, to.epoch, to.host
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.lease.state() == leaseExpired {
@@ -123,8 +120,19 @@ func (d *directory) find(to *target, h *host) (*Instance, *refusal) {
 	if epoch > inst.epoch.Load() {
 		inst.epoch.Store(epoch)
 	}
-	inst.waiting++
+	if inst.built { // nearly always
+		d.letIn(f, inst)
+	} else {
+		inst.waiting++
+	}
 	return inst, nil
+}
+
+// letIn counts a request as one that the handler may see.
+func (d *directory) letIn(f *flight, inst *Instance) {
+	f.inst = inst
+	inst.flights.add(f)
+	inst.plain++
 }
 
 // mayActivate says why a new id is refused: reasons that give it up.
@@ -145,7 +153,7 @@ func (d *directory) add(k key, h *host) *Instance {
 	inst := &Instance{
 		key: k, dir: d, host: h,
 		ready: make(chan struct{}), closing: make(chan struct{}), released: make(chan struct{}),
-		flights: map[*flight]struct{}{}, idleSince: now, connectedAt: now, index: -1,
+		idleSince: now, connectedAt: now, index: -1,
 	}
 	inst.ctx, inst.cancel = context.WithCancelCause(d.life)
 	d.instances[k] = inst
@@ -168,7 +176,7 @@ func (d *directory) remove(inst *Instance) {
 // board turns a request that has waited into one that the handler may see. It
 // decides anew: the lease may have ended, and the instance begun to close,
 // while the request waited.
-func (d *directory) board(ctx context.Context, inst *Instance, waited *refusal) (*flight, *refusal) {
+func (d *directory) board(f *flight, inst *Instance, waited *refusal) *refusal {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	inst.waiting--
@@ -184,13 +192,10 @@ func (d *directory) board(ctx context.Context, inst *Instance, waited *refusal) 
 	}
 	if ref != nil {
 		d.settle(inst)
-		return nil, ref
+		return ref
 	}
-	f := &flight{inst: inst, client: ctx}
-	f.ctx, f.cancel = context.WithCancelCause(ctx)
-	inst.flights[f] = struct{}{}
-	inst.plain++
-	return f, nil
+	d.letIn(f, inst)
+	return nil
 }
 
 // settle looks at an instance after something about it changed, closes it if

@@ -8,7 +8,6 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
-	"sync/atomic"
 
 	"github.com/pinboard-go/pinboard/internal/attest"
 	"github.com/pinboard-go/pinboard/internal/jsonbody"
@@ -106,10 +105,7 @@ func (w *Worker) attested(r *http.Request) (attest.Claims, error) {
 	if len(sent) != 1 {
 		return attest.Claims{}, errNoAttestation
 	}
-	session := w.reg.sessionID()
-	return attest.Verify(sent[0], w.reg.secret, func(audience string) bool {
-		return session != "" && audience == session
-	}, w.clock().wall)
+	return w.attests.Verify(sent[0], w.reg.sessionID(), w.clock().wall)
 }
 
 // serveInstance serves an instance's route, or returns why not. Nothing is
@@ -139,104 +135,82 @@ func (w *Worker) serveAttested(rw http.ResponseWriter, r *http.Request, path str
 	if err := wire.CheckID(id); err != nil {
 		return &refusal{status: http.StatusBadRequest, detail: err.Error()}
 	}
-	to := &target{
-		key: key{namespace, id}, session: claims.Audience,
-		watch: startWatch(w.clock, h.duration), refuse: refuse,
+	v := &visit{
+		Context: r.Context(), key: key{h.namespace, id}, worker: w, host: h,
+		session: claims.Audience, by: claims, refuse: refuse,
 	}
-	defer to.watch.stop()
-	if to.epoch, ok = placementEpoch(r.Header); !ok {
+	v.watch.start(w.clock, h.duration)
+	defer v.watch.stop()
+	if v.epoch, ok = placementEpoch(r.Header); !ok {
 		return refuseEpoch
 	}
 	if w.opts.local() {
-		to.epoch = 0 // nobody places anything
+		v.epoch = 0 // nobody places anything
 	}
 	inner, err := url.PathUnescape(rest)
 	if err != nil {
 		return refusePath
 	}
-	if w.lease.state() == leaseExpired {
-		return refuseExpired // the middleware may answer by itself
-	}
-	ctx := context.WithValue(withCaller(r.Context(), claims), targetKey{}, to)
-	defer func() {
-		if !to.entered.Load() {
-			w.dir.discard(to.key, to.epoch, h)
-		}
-	}()
-	r = forInstance(r.WithContext(ctx), rest, inner)
+	v.setURL(r.URL, rest, inner)
 	if h.opts.Middleware == nil {
-		h.handler.ServeHTTP(rw, r)
+		w.enter(v, v, rw, r)
 		return nil
 	}
-	// A middleware may keep an answer back, or give one of its own.
-	res := &responder{
-		ResponseWriter: rw, tooLate: to.late,
-		owned: func() bool { return w.lease.state() != leaseExpired && !to.lost() },
-	}
-	h.handler.ServeHTTP(res, r)
-	res.finish()
+	w.serveMiddleware(v, rw, r)
 	return nil
 }
 
-// target is the instance that a request is for.
-type target struct {
-	key
-	epoch   int64                    // the placement that it was routed by, 0 if not known
-	session string                   // that it was sent to, "" in local mode
-	entered atomic.Bool              // the middleware has let it through
-	inst    atomic.Pointer[Instance] // once its handler is called
-	watch   *stopwatch
-	refuse  refuser
-}
-
-// lost reports whether the instance that got the request is another worker's.
-func (to *target) lost() bool {
-	inst := to.inst.Load()
-	return inst != nil && inst.lost.Load()
-}
-
-// late refuses a request that a middleware has kept for too long.
-func (to *target) late(ref *refusal, rw http.ResponseWriter) {
-	if to.inst.Load() == nil {
-		ref = refuseExpired // the instance has not seen it
+// serveMiddleware serves a request by way of the namespace's middleware, which
+// may keep an answer back, or give one of its own.
+func (w *Worker) serveMiddleware(v *visit, rw http.ResponseWriter, r *http.Request) {
+	if w.lease.state() == leaseExpired {
+		v.refuse(refuseExpired, rw)
+		return
 	}
-	to.refuse(ref, rw)
+	defer func() {
+		if !v.entered.Load() {
+			w.dir.discard(v.key, v.epoch, v.host)
+		}
+	}()
+	res := &responder{ResponseWriter: rw, tooLate: v.late, owner: v}
+	v.host.handler.ServeHTTP(res, v.request(v, r))
+	res.finish()
 }
 
-// refuser answers with a refusal.
-type refuser func(*refusal, http.ResponseWriter)
-
-type targetKey struct{}
-
-// TargetFrom returns the instance that the request is for that ctx belongs to,
-// for a middleware (HostOptions). It reports false outside of a request.
-func TargetFrom(ctx context.Context) (namespace, id string, ok bool) {
-	to, ok := ctx.Value(targetKey{}).(*target)
-	if !ok {
-		return "", "", false
-	}
-	return to.namespace, to.id, true
-}
-
-// instanceHandler hands requests on to the instances of a namespace.
-func (w *Worker) instanceHandler(h *host) http.Handler {
+// fromMiddleware hands requests on from a namespace's middleware to its
+// instances.
+func (w *Worker) fromMiddleware(h *host) http.Handler {
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-		to, ok := r.Context().Value(targetKey{}).(*target)
-		if !ok || to.namespace != h.namespace {
+		v, ok := r.Context().Value(targetKey{}).(*visit)
+		if !ok || v.host != h {
 			refusePath.write(rw) // a middleware kept it for a request of its own
 			return
 		}
-		to.entered.Store(true)
-		f, ref := w.dir.enter(r.Context(), to, h)
-		if ref != nil {
-			w.metrics.refused(ref, r)
-			to.refuse(ref, rw)
-			return
-		}
-		to.inst.Store(f.inst)
-		f.watch = to.watch
-		f.serve(rw, r.WithContext(f.ctx))
+		w.enter(v, r.Context(), rw, r)
 	})
+}
+
+// enter lets a request in to its instance, or refuses it. ctx is what its
+// context is to be derived from.
+func (w *Worker) enter(v *visit, ctx context.Context, rw http.ResponseWriter, r *http.Request) {
+	f := &v.flight
+	if v.entered.Swap(true) {
+		f = &flight{} // it has been here before
+	}
+	f.Context = ctx
+	if ref := w.dir.enter(f, v); ref != nil {
+		w.metrics.refused(ref, r)
+		v.refuse(ref, rw)
+		return
+	}
+	v.inst.Store(f.inst)
+	f.watch = &v.watch
+	if ctx == context.Context(v) {
+		r = v.request(f, r)
+	} else { // the middleware has got it so
+		r = r.WithContext(f)
+	}
+	f.serve(rw, r)
 }
 
 // placementEpoch reads the placement that pinboard routed the request by, 0 if
@@ -253,16 +227,21 @@ func placementEpoch(h http.Header) (epoch int64, ok bool) {
 	return epoch, err == nil
 }
 
-// forInstance changes a request, which is a copy, to how the instance sees it:
-// with the rest of the path, and without pinboard's own headers. An attestation
-// that an application passes on would be good for others.
-func forInstance(r *http.Request, raw, path string) *http.Request {
-	u := *r.URL
-	u.Path, u.RawPath = path, ""
-	if u.EscapedPath() != raw {
-		u.RawPath = raw
+// setURL sets the URL to how the instance sees it: with the rest of the path.
+func (v *visit) setURL(u *url.URL, raw, path string) {
+	v.url = *u
+	v.url.Path, v.url.RawPath = path, ""
+	if v.url.EscapedPath() != raw {
+		v.url.RawPath = raw
 	}
-	r.URL = &u
+}
+
+// request returns the request as the instance sees it, without pinboard's own
+// headers: an attestation that an application passes on would be good for
+// others.
+func (v *visit) request(ctx context.Context, r *http.Request) *http.Request {
+	r = r.WithContext(ctx)
+	r.URL = &v.url
 	r.Header = maps.Clone(r.Header)
 	maps.DeleteFunc(r.Header, func(name string, _ []string) bool { return wire.Reserved(name) })
 	return r

@@ -230,8 +230,8 @@ type stopwatch struct {
 	stopped atomic.Bool
 }
 
-func startWatch(now clock, into prometheus.Observer) *stopwatch {
-	return &stopwatch{clock: now, began: now().mono, into: into}
+func (s *stopwatch) start(now clock, into prometheus.Observer) {
+	s.clock, s.began, s.into = now, now().mono, into
 }
 
 // stop observes the time so far, unless that was done before.

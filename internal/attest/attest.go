@@ -110,57 +110,87 @@ func sign(secret wire.Secret, input string) string {
 // Verify returns the claims of a token that was signed with secret for an
 // audience that accept takes, and that is in time at now. Every fault is an
 // ErrInvalid; the signature is compared in constant time, before anything the
-// token says is looked at.
+// token says is looked at. A Verifier is for many tokens.
 func Verify(token string, secret wire.Secret, accept func(audience string) bool, now time.Time) (Claims, error) {
-	if secret.Empty() {
-		return Claims{}, invalid("no secret to verify with")
+	said, err := open(token, secret, func(input, signature string) bool {
+		return hmac.Equal([]byte(signature), []byte(sign(secret, input)))
+	})
+	switch {
+	case err != nil:
+		return Claims{}, err
+	case !said.inTime(now):
+		return Claims{}, errTime
+	case !accept(said.claims.Audience):
+		return Claims{}, errAudience
 	}
-	parts := strings.SplitN(token, ".", 4)
-	if len(parts) != 3 {
-		return Claims{}, invalid("not three parts")
+	return said.claims, nil
+}
+
+var (
+	errTime     = invalid("too early or too late")
+	errAudience = invalid("another audience")
+)
+
+// statement is what a token says.
+type statement struct {
+	iat, exp int64 // Unix seconds
+	claims   Claims
+}
+
+// open returns what a token says whose signature right takes. For whom it is, and
+// when, is not looked at.
+func open(token string, secret wire.Secret, right func(input, signature string) bool) (statement, error) {
+	if secret.Empty() {
+		return statement{}, invalid("no secret to verify with")
+	}
+	first, last := strings.IndexByte(token, '.'), strings.LastIndexByte(token, '.')
+	if first == last || strings.IndexByte(token[first+1:last], '.') >= 0 {
+		return statement{}, invalid("not three parts")
 	}
 	// Compared as text, so that no second spelling of one signature passes.
-	if !hmac.Equal([]byte(parts[2]), []byte(sign(secret, parts[0]+"."+parts[1]))) {
-		return Claims{}, invalid("wrong signature")
+	if !right(token[:last], token[last+1:]) {
+		return statement{}, invalid("wrong signature")
 	}
-	if parts[0] != header {
-		return Claims{}, invalid("wrong header")
+	if token[:first] != header {
+		return statement{}, invalid("wrong header")
 	}
-	body, err := base64.RawURLEncoding.Strict().DecodeString(parts[1])
+	body, err := base64.RawURLEncoding.Strict().DecodeString(token[first+1 : last])
 	if err != nil {
-		return Claims{}, invalid("payload is not base64url")
+		return statement{}, invalid("payload is not base64url")
 	}
 	// A map, because names must match exactly: encoding/json folds case in
 	// structs, and "AUD" is not "aud".
 	var raw map[string]json.RawMessage
 	if json.Unmarshal(body, &raw) != nil || raw == nil {
-		return Claims{}, invalid("payload is not a JSON object")
+		return statement{}, invalid("payload is not a JSON object")
 	}
-	if err := checkTimes(raw, now); err != nil {
-		return Claims{}, err
+	var said statement
+	if err := said.readTimes(raw); err != nil {
+		return statement{}, err
 	}
-	return readClaims(raw, accept)
+	said.claims, err = readClaims(raw)
+	return said, err
 }
 
-func checkTimes(raw map[string]json.RawMessage, now time.Time) error {
-	var iat, exp int64
-	if !read(raw, "iat", &iat) || !read(raw, "exp", &exp) {
+func (s *statement) readTimes(raw map[string]json.RawMessage) error {
+	if !read(raw, "iat", &s.iat) || !read(raw, "exp", &s.exp) {
 		return invalid("iat or exp is not an integer")
 	}
 	const limit = 1 << 53
-	if iat < -limit || iat > limit || exp < -limit || exp > limit {
+	if s.iat < -limit || s.iat > limit || s.exp < -limit || s.exp > limit {
 		return invalid("iat or exp out of range")
-	}
-	if now.Before(time.Unix(iat, 0).Add(-Skew)) || now.After(time.Unix(exp, 0).Add(Skew)) {
-		return invalid("too early or too late")
 	}
 	return nil
 }
 
-func readClaims(raw map[string]json.RawMessage, accept func(string) bool) (Claims, error) {
+func (s *statement) inTime(now time.Time) bool {
+	return !now.Before(time.Unix(s.iat, 0).Add(-Skew)) && !now.After(time.Unix(s.exp, 0).Add(Skew))
+}
+
+func readClaims(raw map[string]json.RawMessage) (Claims, error) {
 	var c Claims
-	if !read(raw, "aud", &c.Audience) || !accept(c.Audience) {
-		return Claims{}, invalid("another audience")
+	if !read(raw, "aud", &c.Audience) {
+		return Claims{}, errAudience
 	}
 	if _, ok := raw["caller"]; ok && !read(raw, "caller", &c.Caller) {
 		return Claims{}, invalid("caller is not a string")
