@@ -85,10 +85,11 @@ func (d *directory) find(f *flight, to *visit) (*Instance, *refusal) {
 	k, epoch, h := to.key, to.epoch, to.host
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.lease.state() == leaseExpired {
+	clock := d.clock()
+	state, now := d.lease.stateNow(clock), clock.mono
+	if state == leaseExpired {
 		return nil, refuseExpired
 	}
-	now := d.clock().mono
 	inst := d.instances[k]
 	if inst != nil && inst.state == stateClosing && !inst.givenUp {
 		return inst, refuseClosing
@@ -101,10 +102,10 @@ func (d *directory) find(f *flight, to *visit) (*Instance, *refusal) {
 	if inst == nil {
 		// Asked with the lock held, like what a registration claims (held): an
 		// instance that it does not claim would live beside the next owner's.
-		if to.session != d.session() || to.session == "" && !d.opts.local() {
+		if session := to.by.Audience; session != d.session() || session == "" && !d.opts.local() {
 			return nil, refuseSession
 		}
-		if ref := d.mayActivate(h); ref != nil {
+		if ref := d.mayActivate(h, state); ref != nil {
 			// Pinboard frees the placement: fenced off, lest another of its
 			// nodes sends a request for it that would be let in later.
 			if epoch > 0 {
@@ -136,9 +137,9 @@ func (d *directory) letIn(f *flight, inst *Instance) {
 }
 
 // mayActivate says why a new id is refused: reasons that give it up.
-func (d *directory) mayActivate(h *host) *refusal {
+func (d *directory) mayActivate(h *host, lease leaseState) *refusal {
 	switch {
-	case d.lease.state() != leaseHealthy:
+	case lease != leaseHealthy:
 		return refuseUnhealthy
 	case d.refusing || d.draining():
 		return refuseDraining
@@ -200,7 +201,9 @@ func (d *directory) board(f *flight, inst *Instance, waited *refusal) *refusal {
 
 // settle looks at an instance after something about it changed, closes it if
 // it is time, and else notes when to look again.
-func (d *directory) settle(inst *Instance) {
+func (d *directory) settle(inst *Instance) { d.settleAt(inst, d.clock().mono) }
+
+func (d *directory) settleAt(inst *Instance, now time.Duration) {
 	if inst.changed != nil {
 		close(inst.changed)
 		inst.changed = nil
@@ -209,7 +212,6 @@ func (d *directory) settle(inst *Instance) {
 		inst.kept = inst.kept && !d.winding(inst)
 		return
 	}
-	now := d.clock().mono
 	due := never
 	if deadline, ok := earliest(inst.windDowns); ok {
 		if now >= deadline {
@@ -257,7 +259,7 @@ func (d *directory) lookAtDue() {
 	defer d.mu.Unlock()
 	now := d.clock().mono
 	for inst := d.timetable.pop(now); inst != nil; inst = d.timetable.pop(now) {
-		d.settle(inst)
+		d.settleAt(inst, now)
 	}
 	d.timetable.arm(now)
 }

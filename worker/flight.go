@@ -61,7 +61,6 @@ func (f *flight) serve(w http.ResponseWriter, r *http.Request) {
 	f.rw = w
 	f.res = responder{ResponseWriter: w, owner: f.inst, tooLate: (*refusal).write, flight: f}
 	defer f.end()
-	defer f.watch.stop()
 	f.inst.handler.ServeHTTP(&f.res, r)
 	f.res.finish()
 }
@@ -77,10 +76,12 @@ func (f *flight) end() {
 	f.cancel(nil)
 
 	d := f.inst.dir
+	now := d.clock().mono
+	f.watch.stopAt(now)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	f.returned = true
-	d.flightEnded(f)
+	d.flightEnded(f, now)
 }
 
 // awaitRelease keeps a stream of a closing instance from ending before the id
@@ -100,7 +101,7 @@ func (f *flight) awaitRelease() {
 }
 
 // flightEnded forgets a flight of which nothing is left. Called with the lock held.
-func (d *directory) flightEnded(f *flight) {
+func (d *directory) flightEnded(f *flight, now time.Duration) {
 	if !f.returned || f.hijacked && !f.closed {
 		return
 	}
@@ -111,10 +112,9 @@ func (d *directory) flightEnded(f *flight) {
 	} else {
 		inst.plain--
 	}
-	now := d.clock().mono
-	inst.idleSince, inst.connectedAt = now, now
+	inst.idleSince, inst.connectedAt = max(inst.idleSince, now), max(inst.connectedAt, now)
 	d.answered, d.answerEnd = true, now
-	d.settle(inst)
+	d.settleAt(inst, now)
 }
 
 // becomeStream notes that the response has no end in sight. Once the instance
@@ -203,7 +203,7 @@ func (c *hijackedConn) shut() error {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		c.flight.closed = true
-		d.flightEnded(c.flight)
+		d.flightEnded(c.flight, d.clock().mono)
 	})
 	return c.err
 }

@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/pinboard-go/pinboard/internal/attest"
 	"github.com/pinboard-go/pinboard/internal/jsonbody"
@@ -27,7 +28,13 @@ const (
 // and no WriteTimeout, which would cut streams, and an IdleTimeout above the 4 s
 // after which pinboard closes idle connections. http.ServeMux redirects paths
 // with "//": put the worker in front of it where that matters.
-func (w *Worker) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
+func (w *Worker) ServeHTTP(rw http.ResponseWriter, r *http.Request) { w.serve(rw, r, false) }
+
+// serveOwn is ServeHTTP for a server of the worker's own: nobody else sees the
+// request.
+func (w *Worker) serveOwn(rw http.ResponseWriter, r *http.Request) { w.serve(rw, r, true) }
+
+func (w *Worker) serve(rw http.ResponseWriter, r *http.Request, own bool) {
 	path := belowBase(r, w.base)
 	switch path {
 	case wire.PathChallenge:
@@ -39,7 +46,7 @@ func (w *Worker) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	case pathReady:
 		w.probe(rw, r, w.serveReady)
 	default:
-		if ref := w.serveInstance(rw, r, path); ref != nil {
+		if ref := w.serveInstance(rw, r, path, own); ref != nil {
 			ref.write(rw)
 		}
 	}
@@ -70,7 +77,7 @@ func (w *Worker) serveChallenge(rw http.ResponseWriter, r *http.Request) *refusa
 
 func (w *Worker) serveStats(rw http.ResponseWriter, r *http.Request) *refusal {
 	if !w.hasSecret(r) {
-		if _, err := w.attested(r); err != nil {
+		if _, err := w.attested(r, w.clock().wall); err != nil {
 			return refuseProbe
 		}
 	}
@@ -100,30 +107,31 @@ var errNoAttestation = errors.New("not exactly one attestation")
 
 // attested returns what pinboard attests of the request: that it is meant for
 // this worker's current session, and who calls.
-func (w *Worker) attested(r *http.Request) (attest.Claims, error) {
+func (w *Worker) attested(r *http.Request, now time.Time) (attest.Claims, error) {
 	sent := r.Header[wire.HeaderAttestation]
 	if len(sent) != 1 {
 		return attest.Claims{}, errNoAttestation
 	}
-	return w.attests.Verify(sent[0], w.reg.sessionID(), w.clock().wall)
+	return w.attests.Verify(sent[0], w.reg.sessionID(), now)
 }
 
 // serveInstance serves an instance's route, or returns why not. Nothing is
 // looked at before the attestation is.
-func (w *Worker) serveInstance(rw http.ResponseWriter, r *http.Request, path string) *refusal {
-	var claims attest.Claims
+func (w *Worker) serveInstance(rw http.ResponseWriter, r *http.Request, path string, own bool) *refusal {
+	v := &visit{refuse: (*refusal).write, own: own}
+	now := w.clock()
 	if !w.opts.local() {
 		var err error
-		if claims, err = w.attested(r); err != nil {
+		if v.by, err = w.attested(r, now.wall); err != nil {
 			return refuseAttestation
 		}
 	}
-	return w.serveAttested(rw, r, path, claims, (*refusal).write)
+	return w.serveAttested(v, now.mono, path, rw, r)
 }
 
 // serveAttested serves an instance's route to a caller that is known. What is
-// refused is returned, or written by refuse.
-func (w *Worker) serveAttested(rw http.ResponseWriter, r *http.Request, path string, claims attest.Claims, refuse refuser) *refusal {
+// refused is returned, or written by v.refuse. The request came at began.
+func (w *Worker) serveAttested(v *visit, began time.Duration, path string, rw http.ResponseWriter, r *http.Request) *refusal {
 	namespace, id, rest, ok := splitPath(path)
 	if !ok {
 		return refusePath
@@ -135,11 +143,8 @@ func (w *Worker) serveAttested(rw http.ResponseWriter, r *http.Request, path str
 	if err := wire.CheckID(id); err != nil {
 		return &refusal{status: http.StatusBadRequest, detail: err.Error()}
 	}
-	v := &visit{
-		Context: r.Context(), key: key{h.namespace, id}, worker: w, host: h,
-		session: claims.Audience, by: claims, refuse: refuse,
-	}
-	v.watch.start(w.clock, h.duration)
+	v.Context, v.key, v.worker, v.host = r.Context(), key{h.namespace, id}, w, h
+	v.watch = stopwatch{clock: w.clock, began: began, into: h.duration}
 	defer v.watch.stop()
 	if v.epoch, ok = placementEpoch(r.Header); !ok {
 		return refuseEpoch
@@ -242,7 +247,9 @@ func (v *visit) setURL(u *url.URL, raw, path string) {
 func (v *visit) request(ctx context.Context, r *http.Request) *http.Request {
 	r = r.WithContext(ctx)
 	r.URL = &v.url
-	r.Header = maps.Clone(r.Header)
+	if !v.own {
+		r.Header = maps.Clone(r.Header)
+	}
 	maps.DeleteFunc(r.Header, func(name string, _ []string) bool { return wire.Reserved(name) })
 	return r
 }
@@ -273,10 +280,20 @@ func splitPath(path string) (namespace, id, rest string, ok bool) {
 		return "", "", "", false
 	}
 	name, after, _ := strings.Cut(trimmed, "/")
-	name, err := url.PathUnescape(name)
-	if err != nil || name == "" {
+	namespace = path[:len("/")+len(name)]
+	if strings.IndexByte(name, '%') >= 0 {
+		name, err := url.PathUnescape(name)
+		if err != nil {
+			return "", "", "", false
+		}
+		namespace = "/" + name
+	}
+	if name == "" {
 		return "", "", "", false
 	}
-	id, rest, _ = strings.Cut(after, "/")
-	return "/" + name, id, "/" + rest, true
+	id, rest, more := strings.Cut(after, "/")
+	if !more {
+		return namespace, id, "/", true
+	}
+	return namespace, id, after[len(id):], true
 }

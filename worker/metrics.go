@@ -230,14 +230,16 @@ type stopwatch struct {
 	stopped atomic.Bool
 }
 
-func (s *stopwatch) start(now clock, into prometheus.Observer) {
-	s.clock, s.began, s.into = now, now().mono, into
-}
-
 // stop observes the time so far, unless that was done before.
 func (s *stopwatch) stop() {
+	if !s.stopped.Load() {
+		s.stopAt(s.clock().mono)
+	}
+}
+
+func (s *stopwatch) stopAt(now time.Duration) {
 	if !s.stopped.Swap(true) {
-		s.into.Observe((s.clock().mono - s.began).Seconds())
+		s.into.Observe((now - s.began).Seconds())
 	}
 }
 

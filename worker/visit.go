@@ -19,13 +19,13 @@ type visit struct {
 	key
 	worker  *Worker
 	host    *host
+	own     bool                     // nobody else sees the request
 	epoch   int64                    // the placement that it was routed by, 0 if not known
-	session string                   // that it was sent to, "" in local mode
 	entered atomic.Bool              // the middleware has let it through
 	inst    atomic.Pointer[Instance] // once its handler is called
 	watch   stopwatch
 	refuse  refuser
-	by      attest.Claims
+	by      attest.Claims // none in local mode
 	caller  callerOnce
 
 	url url.URL // as the instance sees it
