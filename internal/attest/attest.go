@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"time"
 
@@ -158,22 +159,36 @@ func open(token string, secret wire.Secret, right func(input, signature string) 
 	if err != nil {
 		return statement{}, invalid("payload is not base64url")
 	}
-	// A map, because names must match exactly: encoding/json folds case in
-	// structs, and "AUD" is not "aud".
-	var raw map[string]json.RawMessage
-	if json.Unmarshal(body, &raw) != nil || raw == nil {
+	fields, ok := readObject(body)
+	if !ok {
 		return statement{}, invalid("payload is not a JSON object")
 	}
 	var said statement
-	if err := said.readTimes(raw); err != nil {
+	if err := said.readTimes(fields); err != nil {
 		return statement{}, err
 	}
-	said.claims, err = readClaims(raw)
+	said.claims, err = readClaims(fields)
 	return said, err
 }
 
-func (s *statement) readTimes(raw map[string]json.RawMessage) error {
-	if !read(raw, "iat", &s.iat) || !read(raw, "exp", &s.exp) {
+// readObject decodes a JSON object whose numbers keep all their digits. A map,
+// because names must match exactly: encoding/json folds case in structs, and
+// "AUD" is not "aud".
+func readObject(text []byte) (fields map[string]any, ok bool) {
+	dec := json.NewDecoder(bytes.NewReader(text))
+	dec.UseNumber()
+	if dec.Decode(&fields) != nil || fields == nil {
+		return nil, false
+	}
+	_, err := dec.Token()
+	return fields, errors.Is(err, io.EOF) // nothing comes behind it
+}
+
+func (s *statement) readTimes(fields map[string]any) error {
+	var ok, also bool
+	s.iat, ok = integer(fields["iat"])
+	s.exp, also = integer(fields["exp"])
+	if !ok || !also {
 		return invalid("iat or exp is not an integer")
 	}
 	const limit = 1 << 53
@@ -187,70 +202,67 @@ func (s *statement) inTime(now time.Time) bool {
 	return !now.Before(time.Unix(s.iat, 0).Add(-Skew)) && !now.After(time.Unix(s.exp, 0).Add(Skew))
 }
 
-func readClaims(raw map[string]json.RawMessage) (Claims, error) {
-	var c Claims
-	if !read(raw, "aud", &c.Audience) {
+func readClaims(fields map[string]any) (c Claims, err error) {
+	var ok bool
+	if c.Audience, ok = fields["aud"].(string); !ok {
 		return Claims{}, errAudience
 	}
-	if _, ok := raw["caller"]; ok && !read(raw, "caller", &c.Caller) {
-		return Claims{}, invalid("caller is not a string")
+	if caller, there := fields["caller"]; there {
+		if c.Caller, ok = caller.(string); !ok {
+			return Claims{}, invalid("caller is not a string")
+		}
 	}
-	if _, ok := raw["depth"]; ok && (!read(raw, "depth", &c.Depth) || c.Depth < 0) {
-		return Claims{}, invalid("depth is not an integer")
+	if depth, there := fields["depth"]; there {
+		n, ok := integer(depth)
+		if c.Depth = int(n); !ok || n < 0 || int64(c.Depth) != n {
+			return Claims{}, invalid("depth is not an integer")
+		}
 	}
-	if acct, ok := raw["acct"]; ok {
-		a, err := readAccount(acct)
-		if err != nil {
+	if acct, there := fields["acct"]; there {
+		if c.Account, err = readAccount(acct); err != nil {
 			return Claims{}, err
 		}
-		c.Account = a
 	}
 	return c, nil
 }
 
-func readAccount(acct json.RawMessage) (*Account, error) {
-	var fields map[string]json.RawMessage
-	if json.Unmarshal(acct, &fields) != nil {
+func readAccount(acct any) (*Account, error) {
+	fields, ok := acct.(map[string]any)
+	if !ok {
 		return nil, invalid("acct is not an object")
 	}
 	a := &Account{}
-	var scopes []*string // pointers, because null would decode into a string
-	var claims exact
-	if !read(fields, "sub", &a.Subject) ||
-		!readOptional(fields, "scopes", &scopes) || !readOptional(fields, "claims", &claims) {
-		return nil, invalid("acct has a wrong field")
+	if a.Subject, ok = fields["sub"].(string); !ok {
+		return nil, invalid("acct has no sub, or a wrong one")
 	}
-	a.Claims = claims
-	for _, scope := range scopes {
-		if scope == nil {
+	if claims, there := fields["claims"]; there {
+		if a.Claims, ok = claims.(map[string]any); !ok {
+			return nil, invalid("acct has claims that are not an object")
+		}
+	}
+	scopes, there := fields["scopes"]
+	if !there {
+		return a, nil
+	}
+	list, ok := scopes.([]any)
+	if !ok {
+		return nil, invalid("acct has scopes that are not a list")
+	}
+	for _, scope := range list {
+		text, ok := scope.(string)
+		if !ok {
 			return nil, invalid("acct has a scope that is not a string")
 		}
-		a.Scopes = append(a.Scopes, *scope)
+		a.Scopes = append(a.Scopes, text)
 	}
 	return a, nil
 }
 
-// read decodes a field that must be there and not be null.
-func read[T any](raw map[string]json.RawMessage, name string, into *T) bool {
-	value, ok := raw[name]
-	return ok && string(value) != "null" && json.Unmarshal(value, into) == nil
-}
-
-// exact is a JSON object whose numbers keep all their digits.
-type exact map[string]any
-
-// UnmarshalJSON implements json.Unmarshaler.
-func (e *exact) UnmarshalJSON(text []byte) error {
-	dec := json.NewDecoder(bytes.NewReader(text))
-	dec.UseNumber()
-	return dec.Decode((*map[string]any)(e))
-}
-
-func readOptional[T any](raw map[string]json.RawMessage, name string, into *T) bool {
-	if _, ok := raw[name]; !ok {
-		return true
-	}
-	return read(raw, name, into)
+// integer returns a number that is written as an integer.
+func integer(value any) (int64, bool) {
+	number, _ := value.(json.Number)
+	n, err := number.Int64()
+	return n, err == nil
 }
 
 func invalid(reason string) error { return fmt.Errorf("%w: %s", ErrInvalid, reason) }

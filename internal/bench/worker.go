@@ -56,14 +56,16 @@ func workers(ctx context.Context, s settings) error {
 	for _, k := range []struct {
 		name    string
 		atLeast float64
+		addr    string
 		tokens  *tokens
 	}{
-		{"worker, anonymous", 0.9, &tokens{secret: p.Secret}},
-		{fmt.Sprintf("worker, %d accounts", accounts), 0.9, &tokens{secret: p.Secret, clients: accounts}},
-		{"worker, no attestation twice", 0, &tokens{secret: p.Secret, fresh: true}},
+		{"worker, anonymous", 0.9, p.Worker, &tokens{secret: p.Secret}},
+		{fmt.Sprintf("worker, %d accounts", accounts), 0.9, p.Worker, &tokens{secret: p.Secret, clients: accounts}},
+		{"worker, no attestation twice", 0, p.Worker, &tokens{secret: p.Secret, fresh: true}},
+		{"worker in a server of the host's, anonymous", 0, p.Mounted, &tokens{secret: p.Secret}},
 	} {
 		kinds = append(kinds, &kind{
-			name: k.name, against: plain, atLeast: k.atLeast, round: p.asked(s.calls, p.Worker, k.tokens.next),
+			name: k.name, against: plain, atLeast: k.atLeast, round: p.asked(s.calls, k.addr, k.tokens.next),
 		})
 	}
 	err = takeTurns(ctx, s.rounds, kinds)
@@ -132,8 +134,8 @@ func benchWorker(ctx context.Context) (*sdk.Worker, wire.Secret, error) {
 
 // addresses are what the process with the servers says when it is ready.
 type addresses struct {
-	Plain, Worker string // addresses
-	Secret        string // of the worker
+	Plain, Worker, Mounted string
+	Secret                 string // of the worker
 }
 
 // serveWorker serves both until the end of in. It answers each line with the
@@ -143,17 +145,23 @@ func serveWorker(ctx context.Context, in io.Reader, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	var said addresses
-	said.Secret = secret.Reveal()
-	for addr, handler := range map[*string]http.Handler{&said.Plain: http.HandlerFunc(hello), &said.Worker: w} {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	said := addresses{Secret: secret.Reveal()}
+	serve := func(addr *string, on func(net.Listener) error) error {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			return err
+		if err == nil {
+			*addr = l.Addr().String()
+			go func() { _ = on(l) }()
 		}
-		server := &http.Server{Handler: handler}
-		go func() { _ = server.Serve(l) }()
-		defer func() { _ = server.Close() }()
-		*addr = l.Addr().String()
+		return err
+	}
+	err = errors.Join(
+		serve(&said.Worker, func(l net.Listener) error { return w.Serve(ctx, l) }),
+		serve(&said.Plain, likeWorkers(http.HandlerFunc(hello)).Serve),
+		serve(&said.Mounted, likeWorkers(w).Serve))
+	if err != nil {
+		return err
 	}
 	enc := json.NewEncoder(out)
 	if err := enc.Encode(said); err != nil {
@@ -165,6 +173,11 @@ func serveWorker(ctx context.Context, in io.Reader, out io.Writer) error {
 		}
 	}
 	return nil
+}
+
+// likeWorkers returns a server with the timeouts of a worker's own.
+func likeWorkers(h http.Handler) *http.Server {
+	return &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute}
 }
 
 func processorTime() float64 {
