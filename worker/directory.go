@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"time"
 
@@ -48,7 +49,7 @@ func newDirectory(opts *Options, now clock, l *lease) *directory {
 		opts: opts, log: opts.Logger, clock: now, lease: l,
 		slots:     make(chan struct{}, opts.MaxConcurrentActivations),
 		instances: map[key]*Instance{},
-		fences:    newFences(l.longestTTL, now().mono),
+		fences:    newFences(l.longestTTL),
 		changed:   make(chan struct{}),
 		counts:    map[string]*NamespaceStats{},
 	}
@@ -151,6 +152,7 @@ func (d *directory) mayActivate(h *host, lease leaseState) *refusal {
 
 func (d *directory) add(k key, h *host) *Instance {
 	now := d.clock().mono
+	k.id = strings.Clone(k.id) // else a whole request would stay
 	inst := &Instance{
 		key: k, dir: d, host: h,
 		ready: make(chan struct{}), closing: make(chan struct{}), released: make(chan struct{}),

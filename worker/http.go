@@ -225,11 +225,11 @@ func placementEpoch(h http.Header) (epoch int64, ok bool) {
 	if len(sent) == 0 {
 		return 0, true
 	}
-	if len(sent) > 1 || sent[0] == "" || strings.Trim(sent[0], "0123456789") != "" {
+	if len(sent) > 1 {
 		return 0, false
 	}
-	epoch, err := strconv.ParseInt(sent[0], 10, 64)
-	return epoch, err == nil
+	number, err := strconv.ParseUint(sent[0], 10, 63) // digits and nothing else
+	return int64(number), err == nil
 }
 
 // setURL sets the URL to how the instance sees it: with the rest of the path.

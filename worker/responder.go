@@ -81,7 +81,7 @@ func (r *responder) WriteHeader(status int) {
 		return
 	}
 	r.ResponseWriter.WriteHeader(status)
-	if first && isEventStream(r.Header().Get("Content-Type")) {
+	if first && isEventStream(r.Header()["Content-Type"]) {
 		r.becomeStream()
 	}
 }
@@ -191,7 +191,10 @@ func (r *responder) becomeStream() {
 	}
 }
 
-func isEventStream(contentType string) bool {
-	kind, _, _ := strings.Cut(contentType, ";")
+func isEventStream(contentType []string) bool {
+	if len(contentType) == 0 {
+		return false
+	}
+	kind, _, _ := strings.Cut(contentType[0], ";")
 	return strings.EqualFold(strings.TrimSpace(kind), "text/event-stream")
 }
