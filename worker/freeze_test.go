@@ -96,7 +96,7 @@ func hijacks(w http.ResponseWriter) {
 	_ = conn.Close()
 }
 
-func nothing(http.ResponseWriter)  {}
+func nothing(http.ResponseWriter) {}
 func writes(w http.ResponseWriter) {
 	_, _ = w.Write([]byte(anAnswer[:1]))
 	_, _ = io.WriteString(w, anAnswer[1:])
