@@ -40,12 +40,14 @@ func TestARequestIsTwoAllocationsMoreThanAPlainOne(t *testing.T) {
 		"a query":                    {"/c/1/plain?a=b", account, false, 2},
 		"an account that is asked":   {"/c/1/caller", account, false, 7},
 		"a context that is asked":    {"/c/1/context", account, false, 5},
-		"a server of the host's own": {"/c/1/plain", account, true, 6},
+		"a server of the host's own": {"/c/1/plain", account, true, 7},
 	} {
 		r := browserRequest(t, w, c.path, c.claims)
 		epoch, attested := r.Header[wire.HeaderEpoch], r.Header[wire.HeaderAttestation]
 		rw := &sink{header: http.Header{}}
+		u := *r.URL
 		serve := func() {
+			*r.URL = u
 			r.Header[wire.HeaderEpoch], r.Header[wire.HeaderAttestation] = epoch, attested // its own server takes them out
 			if c.mine {
 				w.ServeHTTP(rw, r)

@@ -156,7 +156,7 @@ func (w *Worker) serveAttested(v *visit, began time.Duration, path string, rw ht
 	if err != nil {
 		return refusePath
 	}
-	v.setURL(r.URL, rest, inner)
+	v.rest = place{raw: rest, path: inner}
 	if h.opts.Middleware == nil {
 		w.enter(v, v, rw, r)
 		return nil
@@ -232,23 +232,22 @@ func placementEpoch(h http.Header) (epoch int64, ok bool) {
 	return int64(number), err == nil
 }
 
-// setURL sets the URL to how the instance sees it: with the rest of the path.
-func (v *visit) setURL(u *url.URL, raw, path string) {
-	v.url = *u
-	v.url.Path, v.url.RawPath = path, ""
-	if v.url.EscapedPath() != raw {
-		v.url.RawPath = raw
-	}
-}
+// place is a path, escaped and not.
+type place struct{ raw, path string }
 
-// request returns the request as the instance sees it, without pinboard's own
-// headers: an attestation that an application passes on would be good for
-// others.
+// request returns the request as the instance sees it: with the rest of the path,
+// and without pinboard's own headers. An attestation that an application passes on
+// would be good for others. A request that nobody else sees is not spared.
 func (v *visit) request(ctx context.Context, r *http.Request) *http.Request {
 	r = r.WithContext(ctx)
-	r.URL = &v.url
 	if !v.own {
-		r.Header = maps.Clone(r.Header)
+		u := *r.URL
+		r.URL, r.Header = &u, maps.Clone(r.Header)
+	}
+	usual := r.URL.RawPath == "" // then that of a part is usual, too
+	r.URL.Path, r.URL.RawPath = v.rest.path, ""
+	if !usual && r.URL.EscapedPath() != v.rest.raw {
+		r.URL.RawPath = v.rest.raw
 	}
 	maps.DeleteFunc(r.Header, func(name string, _ []string) bool { return wire.Reserved(name) })
 	return r

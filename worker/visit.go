@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"net/url"
 	"sync"
 	"sync/atomic"
 
@@ -28,7 +27,7 @@ type visit struct {
 	by      attest.Claims // none in local mode
 	caller  callerOnce
 
-	url url.URL // as the instance sees it
+	rest place // of the path, which the instance sees
 	// flight is the first one: a middleware may let a request in again.
 	flight flight
 }

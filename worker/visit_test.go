@@ -230,9 +230,9 @@ func TestPinboardsHeadersAreTakenFromTheInstanceAlone(t *testing.T) {
 			require.Equal(t, []string{"text/plain"}, inside.Header["Accept"])
 			require.Equal(t, "/a%2Fb", inside.URL.EscapedPath())
 			require.Equal(t, "q", inside.URL.RawQuery)
-			require.Equal(t, "/c/1/a%2Fb", r.URL.EscapedPath(), "the server's request keeps its URL")
 			if name == "the host's" {
 				require.Equal(t, before, r.Header)
+				require.Equal(t, "/c/1/a%2Fb", r.URL.EscapedPath())
 			}
 		}
 	})
