@@ -290,7 +290,7 @@ func splitPath(path string) (namespace, id, rest string, ok bool) {
 	if name == "" {
 		return "", "", "", false
 	}
-	id, rest, more := strings.Cut(after, "/")
+	id, _, more := strings.Cut(after, "/")
 	if !more {
 		return namespace, id, "/", true
 	}
