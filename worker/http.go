@@ -210,9 +210,9 @@ func (w *Worker) enter(v *visit, ctx context.Context, rw http.ResponseWriter, r 
 	}
 	v.inst.Store(f.inst)
 	f.watch = &v.watch
-	if ctx == context.Context(v) {
+	if v.host.opts.Middleware == nil {
 		r = v.request(f, r)
-	} else { // the middleware has got it so
+	} else { // it has got it so, and may have changed it since
 		r = r.WithContext(f)
 	}
 	f.serve(rw, r)

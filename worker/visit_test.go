@@ -202,6 +202,38 @@ func TestAMiddlewareMayLetARequestInAgain(t *testing.T) {
 	})
 }
 
+// What a middleware has changed stays so, whether it makes a context or not.
+func TestAnInstanceGetsTheRequestOfItsMiddleware(t *testing.T) {
+	t.Parallel()
+	type key struct{}
+	seen := make(chan *http.Request, 1)
+	construct := serving(func(_ *Instance, _ http.ResponseWriter, r *http.Request) { seen <- r })
+	middleware := func(next http.Handler) http.Handler {
+		return http.StripPrefix("/api", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			r.Header.Set("X-User", "ada")
+			r.Header.Set("Pinned-By", "the middleware")
+			if r.URL.RawQuery != "" {
+				r = r.WithContext(context.WithValue(r.Context(), key{}, "value"))
+			}
+			next.ServeHTTP(w, r)
+		}))
+	}
+	synctest.Test(t, func(t *testing.T) {
+		h := newHarness(t, Options{}, nil)
+		defer h.stop()
+		require.NoError(t, h.w.HostWith("/c", HostOptions{Middleware: middleware}, construct))
+		h.start()
+		for _, query := range []string{"", "?with=context"} {
+			require.Equal(t, http.StatusOK, h.get("/c/1/api/a%2Fb"+query).Code)
+			r := <-seen
+			require.Equal(t, "/a%2Fb", r.URL.EscapedPath())
+			require.Equal(t, "ada", r.Header.Get("X-User"))
+			require.Equal(t, "the middleware", r.Header.Get("Pinned-By"))
+			require.Equal(t, query != "", r.Context().Value(key{}) != nil)
+		}
+	})
+}
+
 func reservedIn(h http.Header) (names []string) {
 	for name := range h {
 		if wire.Reserved(name) {
