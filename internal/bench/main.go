@@ -5,6 +5,7 @@
 //	go run ./internal/bench -part routes
 //	go run ./internal/bench -part scale
 //	go run ./internal/bench -part streams
+//	go run ./internal/bench -part worker
 //
 // A rate on its own says as much of the machine, and of what else runs on it, as
 // of pinboard; so what counts is a ratio of two rates that were measured in one
@@ -41,6 +42,7 @@ var parts = map[string]func(context.Context, settings) error{
 	"routes":     routes,
 	"scale":      scale,
 	"streams":    streams,
+	"worker":     workers,
 }
 
 func main() {
