@@ -1,5 +1,6 @@
 // Command bench measures pinboard against yardsticks that run beside it:
 //
+//	go run ./internal/bench -part heartbeats
 //	go run ./internal/bench -part placements
 //	go run ./internal/bench -part routes
 //	go run ./internal/bench -part scale
@@ -32,6 +33,7 @@ type settings struct {
 
 // parts are what can be measured, by name.
 var parts = map[string]func(context.Context, settings) error{
+	"heartbeats": heartbeats,
 	"placements": placements,
 	"routes":     routes,
 	"scale":      scale,
