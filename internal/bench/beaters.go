@@ -36,6 +36,7 @@ type beaters struct {
 	all        []*beater
 	made       atomic.Int64
 	failed     atomic.Int64
+	why        atomic.Pointer[string] // the last one failed
 	group      sync.WaitGroup
 	stopped    context.Context
 	cancel     context.CancelFunc
@@ -166,15 +167,24 @@ func (b *beaters) beat(w *beater) {
 		case <-tick.C:
 		}
 		body := w.said()
-		status, answer, err := b.post(b.stopped, b.node+wire.PathHeartbeat, body)
-		if err != nil || status != http.StatusOK || bytes.Contains(answer, []byte("degraded")) {
-			b.failed.Add(1)
-		}
+		b.expect(b.post(b.stopped, b.node+wire.PathHeartbeat, body))
 		b.made.Add(1)
-		if status, _, err = b.post(b.stopped, b.bare, body); err != nil || status != http.StatusOK {
-			b.failed.Add(1)
-		}
+		b.expect(b.post(b.stopped, b.bare, body))
 	}
+}
+
+// expect counts an answer that is not the one to a heartbeat of a worker that is well,
+// and keeps it.
+func (b *beaters) expect(status int, answer []byte, err error) {
+	if err == nil && status == http.StatusOK && !bytes.Contains(answer, []byte("degraded")) || b.stopped.Err() != nil {
+		return
+	}
+	b.failed.Add(1)
+	why := fmt.Sprintf("%d %.200s", status, answer)
+	if err != nil {
+		why = err.Error()
+	}
+	b.why.Store(&why)
 }
 
 func (b *beaters) post(ctx context.Context, url string, body []byte) (status int, answer []byte, err error) {

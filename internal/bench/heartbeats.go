@@ -74,7 +74,13 @@ func heartbeats(ctx context.Context, s settings) error {
 			}
 		}
 	}
-	return t.Flush()
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	if why := b.why.Load(); why != nil {
+		fmt.Println("the last failure:", *why)
+	}
+	return nil
 }
 
 // round measures for some intervals, and prints a line.
