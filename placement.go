@@ -200,8 +200,10 @@ func (p *placer) query(ctx context.Context, a ask) (route, error) {
 		p.leases.extend(s, asked, res.Left)
 		rt = route{lease: s, epoch: res.Epoch, until: asked.Add(res.Left)}
 		p.vouched.vouch(p.bucket(a.instance), generation, s.ID, a.unless())
-		// So that the next request finds it known. An error does no harm here.
-		_, _ = p.known(ctx, a.instance)
+		if generation == "" {
+			// So that those who ask next vouch for something. An error does no harm.
+			_, _ = p.known(ctx, a.instance)
+		}
 		return nil
 	})
 	if errors.Is(err, store.ErrNoSession) {
