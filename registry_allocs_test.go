@@ -13,6 +13,33 @@ import (
 	"github.com/pinboard-go/pinboard/passport"
 )
 
+// Not parallel: it counts what the whole process allocates, net/http's server, the
+// memory store and a new connection to the worker included.
+func TestAFirstRequestAllocatesLittle(t *testing.T) {
+	f := newFront(t)
+	w := serveProbes(t, "not asked for")
+	f.register(w, "a")
+	client := f.dial()
+	request := func(n int) string { return fmt.Sprintf("GET /counters/id-%04d/json HTTP/1.1\r\nHost: p\r\n\r\n", n) }
+	head := client.ask(t, request(0))
+	const runs = 300
+	requests, buf := make([][]byte, 0, runs+1), make([]byte, head)
+	for n := range runs + 1 {
+		requests = append(requests, []byte(request(n+1)))
+	}
+	var err error
+	n := testing.AllocsPerRun(runs, func() {
+		_, _ = client.Write(requests[0])
+		requests = requests[1:]
+		if _, failed := io.ReadFull(client.Conn, buf); failed != nil {
+			err = failed
+		}
+	})
+	require.NoError(t, err)
+	t.Logf("a first request allocates %.0f times", n)
+	require.LessOrEqual(t, n, 125.0)
+}
+
 // serveProbes answers every connection's first request with one challenge value. It
 // allocates the connection and nothing else.
 func serveProbes(t *testing.T, value string) *fake {
