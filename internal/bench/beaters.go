@@ -48,7 +48,7 @@ type beater struct {
 
 func startBeaters(node, bare string) (*beaters, error) {
 	b := &beaters{node: node, bare: bare, client: &http.Client{
-		Transport: &http.Transport{MaxIdleConnsPerHost: 1e6, DisableCompression: true}, Timeout: 5 * time.Second,
+		Transport: &http.Transport{MaxIdleConnsPerHost: 1e6, DisableCompression: true}, Timeout: 30 * time.Second,
 	}}
 	b.stopped, b.cancel = context.WithCancel(context.Background())
 	for range doors {
@@ -143,17 +143,26 @@ func (b *beaters) grow(ctx context.Context, n int) error {
 	return failed
 }
 
+// join registers; like a worker it comes again where it is told to.
 func (b *beaters) join(ctx context.Context, w *beater) error {
-	status, answer, err := b.post(ctx, b.node+wire.PathRegister, w.joined())
-	var registered struct{ SessionID string }
-	if err == nil && status != http.StatusOK {
-		err = fmt.Errorf("registration: status %d: %s", status, answer)
-	}
-	if err == nil {
+	for {
+		status, answer, err := b.post(ctx, b.node+wire.PathRegister, w.joined())
+		switch {
+		case err != nil:
+			return err
+		case status == http.StatusServiceUnavailable:
+			if err := pause(ctx, time.Second); err != nil {
+				return err
+			}
+			continue
+		case status != http.StatusOK:
+			return fmt.Errorf("registration: status %d: %s", status, answer)
+		}
+		var registered struct{ SessionID string }
 		err = json.Unmarshal(answer, &registered)
+		w.session = registered.SessionID
+		return err
 	}
-	w.session = registered.SessionID
-	return err
 }
 
 // beat beats until the end, from now on.

@@ -156,6 +156,7 @@ func TestWhatOthersHaveCostsNothing(t *testing.T) {
 	_, beatCost := d.counted(t, beat)
 	_, placeCost := d.counted(t, place)
 	t.Logf("a heartbeat runs %d commands, a placement %d", beatCost, placeCost)
+	require.LessOrEqual(t, beatCost, 26)
 	require.LessOrEqual(t, placeCost, 11)
 
 	for i := range 200 {
