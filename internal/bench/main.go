@@ -1,5 +1,6 @@
 // Command bench measures pinboard against yardsticks that run beside it:
 //
+//	go run ./internal/bench -part heartbeats
 //	go run ./internal/bench -part placements
 //	go run ./internal/bench -part requests
 //	go run ./internal/bench -part routes
@@ -37,6 +38,7 @@ type settings struct {
 
 // parts are what can be measured, by name.
 var parts = map[string]func(context.Context, settings) error{
+	"heartbeats": heartbeats,
 	"placements": placements,
 	"requests":   requests,
 	"routes":     routes,
