@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -40,9 +42,15 @@ const document = `{"providers": [{"type": "staticToken", "id": "p", "keys": [
 const lease = 2 * time.Second
 
 // cookiePassport knows an operator by a cookie, as a host's own may.
-type cookiePassport struct{ passport.Passport }
+type cookiePassport struct {
+	passport.Passport
+	revoked *atomic.Bool // nobody is known any more
+}
 
 func (p cookiePassport) Identify(ctx context.Context, r *http.Request) (*passport.Identity, error) {
+	if p.revoked.Load() {
+		return nil, nil
+	}
 	if cookie, err := r.Cookie("host"); err == nil && cookie.Value == "operator" {
 		return &passport.Identity{
 			Provider: "host", Subject: "ann", Scopes: []string{passport.ScopeOperator}, Ambient: true,
@@ -58,6 +66,8 @@ type site struct {
 	server *httptest.Server
 	url    string // of pinboard, its base path included
 	cut    atomic.Bool
+	// revoked has it know nobody.
+	revoked atomic.Bool
 
 	mu       sync.Mutex
 	requests []string // what was asked for, with everything but the headers
@@ -77,12 +87,12 @@ func newSite(t *testing.T, opts siteOptions) *site {
 	if opts.store != nil {
 		options = *opts.store
 	}
-	options.Passport, options.LeaseTTL = cookiePassport{standard}, lease
+	s := &site{t: t}
+	options.Passport, options.LeaseTTL = cookiePassport{standard, &s.revoked}, lease
 	pb, err := pinboard.New(options)
 	require.NoError(t, err)
 	mux := http.NewServeMux()
 	mux.Handle(opts.base+"/", http.StripPrefix(opts.base, pb))
-	s := &site{t: t}
 	s.server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if s.cut.Load() {
 			panic(http.ErrAbortHandler)
@@ -92,6 +102,7 @@ func newSite(t *testing.T, opts siteOptions) *site {
 		s.mu.Unlock()
 		mux.ServeHTTP(w, r)
 	}))
+	s.server.Config.ErrorLog = log.New(io.Discard, "", 0) // of connections that were cut
 	if opts.tls {
 		s.server.StartTLS()
 	} else {
@@ -237,7 +248,9 @@ func (s *site) fake(change map[string]any) (session string) {
 		case strings.HasSuffix(r.URL.Path, "/_pinned/challenge"):
 			_, _ = io.WriteString(w, `{"value": "v"}`)
 		case strings.HasSuffix(r.URL.Path, "/_pinned/stats"):
-			_, _ = io.WriteString(w, `{"process": {"uptimeMs": "`+markup+`", "rssBytes": 1048576}, "instances": ["`+markup+`", null, 7], "leaseFlaps": {}}`)
+			_ = json.NewEncoder(w).Encode(map[string]any{
+				"process": map[string]any{"uptimeMs": markup, "rssBytes": 1 << 20}, "instances": []any{markup, nil, 7}, "leaseFlaps": map[string]any{},
+			})
 		default:
 			_, _ = io.WriteString(w, "fake")
 		}
@@ -248,9 +261,7 @@ func (s *site) fake(change map[string]any) (session string) {
 		"clientId": "fake", "secret": "planted-secret", "namespaces": []string{"/docs"}, "advertiseUrl": server.URL,
 		"headroom": 5, "draining": false, "challenge": "c", "challengeValue": "v",
 	}
-	for k, v := range change {
-		body[k] = v
-	}
+	maps.Copy(body, change)
 	status, text := s.call(http.MethodPost, "/registry/register", tokenWorker, body)
 	require.Equal(s.t, http.StatusOK, status, text)
 	var answer struct{ SessionID string }

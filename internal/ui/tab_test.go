@@ -47,9 +47,19 @@ func newBrowser(t *testing.T) context.Context {
 // open opens the page, which shares no storage with others.
 func open(t *testing.T, browser context.Context, url string) *tab {
 	t.Helper()
+	return openAt(t, browser, url, "")
+}
+
+func openAt(t *testing.T, browser context.Context, url, hash string) *tab {
+	t.Helper()
 	p := blank(t, browser)
-	p.do(chromedp.Navigate(url + "/registry/ui"))
+	p.visit(url + "/registry/ui" + hash)
 	return p
+}
+
+func (p *tab) visit(url string) {
+	p.t.Helper()
+	p.do(chromedp.Navigate(url))
 }
 
 func blank(t *testing.T, browser context.Context) *tab {
@@ -73,11 +83,12 @@ func (p *tab) listen(event any) {
 	case *log.EventEntryAdded:
 		p.faults = append(p.faults, fmt.Sprint(e.Entry.Level, ": ", e.Entry.Text, " ", e.Entry.URL))
 	case *runtime.EventConsoleAPICalled:
-		text := "console." + string(e.Type)
+		var text strings.Builder
+		text.WriteString("console." + string(e.Type))
 		for _, arg := range e.Args {
-			text += " " + string(arg.Value)
+			text.WriteString(" " + string(arg.Value))
 		}
-		p.faults = append(p.faults, text)
+		p.faults = append(p.faults, text.String())
 	case *runtime.EventExceptionThrown:
 		text := e.ExceptionDetails.Text
 		if e.ExceptionDetails.Exception != nil {
@@ -95,12 +106,13 @@ func (p *tab) do(steps ...chromedp.Action[chromedp.Void]) {
 }
 
 // command has the browser do something to the page.
-func command[P, R any](p *tab, c cdp.Command[P, R], params P) {
+func command[P, R any](p *tab, c cdp.Command[P, R], params P) R {
 	p.t.Helper()
 	ctx, cancel := context.WithTimeout(p.ctx, patience)
 	defer cancel()
-	_, err := chromedp.Call(ctx, c, params)
+	answer, err := chromedp.Call(ctx, c, params)
 	require.NoError(p.t, err)
+	return answer
 }
 
 // await waits until an expression is true of the page.

@@ -1,12 +1,12 @@
 // The page: signing in, which view is shown, and how fresh it is.
 
 import { base, Failure, hasToken, useToken } from "./api.js";
-import { byId, plain, setText } from "./dom.js";
+import { byId, hide, plain, setText } from "./dom.js";
 import { clock, counted, duration } from "./format.js";
 import { begin, end, listen, refresh, state } from "./feed.js";
 import { announce } from "./announce.js";
 import { clearFleet, drawFleet, plot } from "./fleet.js";
-import { closeWorker, drawWorker, openWorker } from "./worker.js";
+import { clearWorker, closeWorker, drawWorker, openWorker } from "./worker.js";
 import { clearIds, freshIds, showIds } from "./ids.js";
 import { clearEvents, restart, takeEvents } from "./events.js";
 import { callWorker } from "./words.js";
@@ -68,6 +68,7 @@ function leave(fault) {
   end();
   for (const dialog of document.querySelectorAll("dialog[open]")) dialog.close();
   clearFleet();
+  clearWorker();
   clearIds();
   clearEvents();
   setPhase("signed-out");
@@ -108,6 +109,7 @@ byId("sign-in-form").addEventListener("submit", async (event) => {
     byId("token").setAttribute("aria-invalid", "true");
     setText(byId("sign-in-fault"), token ? "A token is made of letters, digits and signs, without spaces." : "Enter a token.");
     byId("token").focus();
+    byId("token").select();
     return;
   }
   useToken(token, byId("keep-token").checked);
@@ -209,7 +211,7 @@ let told = "";
 function drawFreshness() {
   const { trouble } = state;
   const banner = byId("trouble");
-  banner.hidden = !signedIn || !trouble;
+  if (view) hide(banner, !signedIn || !trouble, byId(view + "-title"));
   byId("main").toggleAttribute("data-stale", Boolean(signedIn && trouble));
   const status = !signedIn ? "" : trouble ? "trouble" : state.streaming ? "live" : "polling";
   document.body.dataset.fresh = status;

@@ -21,8 +21,10 @@ byId("change-cancel").addEventListener("click", () => dialog.close());
 dialog.addEventListener("close", () => {
   const { from } = now;
   now = null;
+  byId("change-title").replaceChildren();
+  byId("change-text").replaceChildren();
   // The browser gives the focus back, unless what had it is not there any more.
-  if (!from.isConnected || from.hidden) byId("main").focus({ preventScroll: true });
+  if (!from.isConnected || from.hidden) document.querySelector("main > section:not([hidden]) > h1")?.focus({ preventScroll: true });
 });
 for (const choice of form.elements.ending) choice.addEventListener("input", limits);
 deadline.addEventListener("focus", () => {

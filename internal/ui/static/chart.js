@@ -21,6 +21,8 @@ export function chart(figure) {
   return {
     clear() {
       points = [];
+      line.removeAttribute("d");
+      svg.removeAttribute("aria-label");
     },
     add(value, at = Date.now()) {
       points.push({ at, value });

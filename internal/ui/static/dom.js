@@ -89,6 +89,13 @@ export function list(parent, items, keyOf, makeRow) {
   });
 }
 
+/** Hides an element or shows it. Focus that would be lost goes to another one. */
+export function hide(node, off, instead) {
+  const lost = off && node.contains(document.activeElement);
+  node.hidden = off;
+  if (lost) instead.focus({ preventScroll: true });
+}
+
 // keepingFocus gives the focus back to what had it, or if that is gone to what
 // is there, so that who works by keyboard is not sent to the top of the page.
 function keepingFocus(parent, change) {

@@ -1,7 +1,7 @@
 // What happens: new events as they come, older ones page by page.
 
 import { ask, Failure } from "./api.js";
-import { byId, list, make, plain, setText } from "./dom.js";
+import { byId, hide, list, make, plain, setText } from "./dom.js";
 import { count, counted } from "./format.js";
 import { state } from "./feed.js";
 import { isWarning, kinds, sentenceOf, timeOf } from "./words.js";
@@ -105,7 +105,7 @@ function drawEvents() {
   byId("events-turn").hidden = !older && pages.length < 2;
   setText(byId("events-page"), pages.length > 1 ? "Page " + count(pages.length) : "");
   byId("events-hold").setAttribute("aria-pressed", String(held));
-  byId("events-news").hidden = waiting.length === 0;
+  hide(byId("events-news"), waiting.length === 0, byId("event-rows"));
   setText(byId("events-news"), "Show " + counted(waiting.length, "new event"));
 }
 

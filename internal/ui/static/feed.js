@@ -9,6 +9,7 @@ const silence = 40_000; // the server says something every 15 s
 const unseen = 30_000; // after how long out of sight the stream is closed
 const keptGone = 100;
 const goneFor = 10 * 60_000;
+const keptAddresses = 5000;
 
 /** How what is shown came about. Null until there is something. */
 export let state = empty();
@@ -19,7 +20,8 @@ function empty() {
     at: 0, // when they were had, by performance.now
     lease: 0, // the longest that was left of a lease: about its whole length
     events: [], // the newest first
-    gone: new Map(), // workers that were there, by clientId
+    gone: new Map(), // when workers that were there were missed, by clientId
+    addresses: new Map(), // advertise URLs, also of workers that have ended, by clientId
     trouble: null, // why nothing newer is to be had: {kind, message, since, next}
     streaming: false,
   };
@@ -46,6 +48,7 @@ let took = 0;
 /** Asks once, and goes on if that worked; else it throws a Failure. */
 export async function begin() {
   end();
+  await ask("health"); // one refusal is enough, if it is one
   await poll(AbortSignal.timeout(60_000));
   life = new AbortController();
   run(pollOn, life.signal);
@@ -84,6 +87,7 @@ async function poll(signal) {
   noteGone(overview);
   state.overview = overview;
   state.workers = new Map(workers.workers.map((w) => [w.sessionId, w]));
+  for (const w of workers.workers) noteAddress(w.clientId, w.advertiseUrl);
   state.health = health;
   if (!state.streaming) await catchUp(signal);
   if (state.trouble) wakeStream();
@@ -164,13 +168,17 @@ async function inSight(signal) {
   }
 }
 
+function noteAddress(clientId, url) {
+  state.addresses.delete(clientId); // so that the oldest comes first
+  state.addresses.set(clientId, url);
+  if (state.addresses.size > keptAddresses) state.addresses.delete(state.addresses.keys().next().value);
+}
+
 // Who was there and is not any more stays for a while, until an event says why.
 function noteGone(overview) {
   const live = new Set(overview.workers.map((w) => w.clientId));
-  for (const w of state.overview?.workers ?? []) {
-    if (!live.has(w.clientId)) {
-      state.gone.set(w.clientId, { clientId: w.clientId, hostname: w.hostname, url: state.workers.get(w.sessionId)?.advertiseUrl, at: Date.now(), state: "gone" });
-    }
+  for (const { clientId, hostname } of state.overview?.workers ?? []) {
+    if (!live.has(clientId)) state.gone.set(clientId, { clientId, hostname, at: Date.now(), state: "gone" });
   }
   for (const [clientId, g] of state.gone) {
     if (live.has(clientId) || Date.now() - g.at > goneFor) state.gone.delete(clientId);
@@ -178,28 +186,35 @@ function noteGone(overview) {
   while (state.gone.size > keptGone) state.gone.delete(state.gone.keys().next().value);
 }
 
-const endings = { lapsed: "lapsed", superseded: "superseded", deregistered: "left" };
+// How a worker ended, the reason before what came of it: who was displaced lapses, too.
+const endings = { superseded: "superseded", displaced: "superseded", deregistered: "left", lapsed: "lapsed" };
+const reasons = Object.keys(endings);
 
 /** Returns workers that ended within the last minutes, and how. */
 export function goneWorkers() {
   const live = new Set(state.overview.workers.map((w) => w.clientId));
   const found = new Map(state.gone);
-  const said = new Set();
   for (const e of state.events) {
-    const recent = Date.now() - e.at < goneFor;
-    if (!recent || found.size >= 2 * keptGone) break;
-    if (!e.clientId || live.has(e.clientId) || said.has(e.clientId)) continue;
-    if (endings[e.kind]) {
-      said.add(e.clientId);
-      found.set(e.clientId, { clientId: e.clientId, hostname: e.hostname, url: found.get(e.clientId)?.url, at: e.at, state: endings[e.kind] });
-    }
+    if (Date.now() - e.at > goneFor) break;
+    if (!endings[e.kind] || live.has(e.clientId)) continue;
+    const before = found.get(e.clientId);
+    if (before?.kind && reasons.indexOf(before.kind) <= reasons.indexOf(e.kind)) continue;
+    if (!before && found.size >= 2 * keptGone) continue;
+    found.set(e.clientId, { clientId: e.clientId, hostname: e.hostname, at: e.at, kind: e.kind, state: endings[e.kind] });
   }
-  return [...found.values()];
+  return [...found.values()].map((g) => ({ ...g, url: state.addresses.get(g.clientId) }));
 }
 
 // Events.
 
+function noteAddresses(events) {
+  for (const e of events) {
+    if (e.kind === "registered" && e.detail && !state.addresses.has(e.clientId)) noteAddress(e.clientId, e.detail);
+  }
+}
+
 function take(events) {
+  noteAddresses(events);
   const known = new Set(state.events.map((e) => e.event));
   const fresh = events.filter((e) => !known.has(e.event));
   if (fresh.length === 0) return;
@@ -213,6 +228,7 @@ async function catchUp(signal) {
     take(page.events);
     return;
   }
+  noteAddresses(page.events);
   state.events = page.events; // they are no news
   tell("events", []);
 }

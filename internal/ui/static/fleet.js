@@ -1,6 +1,6 @@
 // The fleet: figures, namespaces, workers.
 
-import { byId, list, make, name, plain, setChildren, setText } from "./dom.js";
+import { byId, hide, list, make, name, plain, setChildren, setText } from "./dom.js";
 import { ago, count, duration, figure, seconds } from "./format.js";
 import { goneWorkers, state } from "./feed.js";
 import { addressOf, stateOf, states, timeOf } from "./words.js";
@@ -12,8 +12,8 @@ const filter = byId("filter");
 const only = byId("only");
 const order = byId("order");
 const graph = chart(byId("chart"));
-const namespacePages = pager(byId("namespace-pages"), 10, "namespaces", drawNamespaces);
-const workerPages = pager(byId("worker-pages"), 50, "workers", drawWorkers);
+const namespacePages = pager(byId("namespace-pages"), 10, "namespace", drawNamespaces);
+const workerPages = pager(byId("worker-pages"), 50, "worker", drawWorkers);
 
 const orders = {
   attention: (a, b) => stateOf(a.state).rank - stateOf(b.state).rank,
@@ -35,7 +35,7 @@ for (const control of [filter, only, order]) {
 export function workersNow() {
   const live = state.overview.workers.map((o) => {
     const { namespaces: _, ...more } = state.workers.get(o.sessionId) ?? {};
-    return { ...more, ...o, url: more.advertiseUrl, live: true };
+    return { ...more, ...o, url: state.addresses.get(o.clientId), live: true };
   });
   return [...live, ...goneWorkers().map((g) => ({ placements: 0, headroom: 0, namespaces: {}, live: false, ...g }))];
 }
@@ -60,8 +60,11 @@ export function drawFleet() {
 /** Takes down a figure for the chart. */
 export const plot = () => graph.add(state.overview.placements);
 
-/** Forgets what the chart has. */
-export const clearFleet = () => graph.clear();
+/** Forgets what is shown. */
+export function clearFleet() {
+  graph.clear();
+  for (const rows of ["namespace-rows", "worker-rows"]) list(byId(rows), []);
+}
 
 function drawNamespaces() {
   const all = state.overview.namespaces;
@@ -124,7 +127,7 @@ function workerRow(first) {
       setText(lease, w.expiresInMs === undefined ? "–" : seconds(w.expiresInMs));
       lease.classList.toggle("warn", w.expiresInMs < state.lease / 2);
       node.classList.toggle("past", !w.live);
-      button.hidden = !w.live || w.state === "leaving";
+      hide(button, !w.live || w.state === "leaving", title);
       setText(button, isDrained(w) ? "Undrain…" : "Drain…");
       button.setAttribute("aria-label", (isDrained(w) ? "Undrain " : "Drain ") + callIt(w));
     },

@@ -1,7 +1,7 @@
 // Finding ids: one by its name, or many by how they begin or whose they are.
 
 import { ask, Failure } from "./api.js";
-import { byId, list, make, name, plain, setChildren, setText } from "./dom.js";
+import { byId, hide, list, make, name, plain, setChildren, setText } from "./dom.js";
 import { ago, count, counted } from "./format.js";
 import { state } from "./feed.js";
 import { facts } from "./worker.js";
@@ -67,8 +67,10 @@ export function freshIds() {
 export function clearIds() {
   running?.abort();
   row = null;
+  asked = {};
   byId("one").hidden = byId("many").hidden = true;
-  byId("rows").replaceChildren();
+  for (const parent of ["one-title", "one-facts"]) byId(parent).replaceChildren();
+  for (const parent of ["rows", "moves", "known-namespaces"]) list(byId(parent), []);
 }
 
 function fail(fault) {
@@ -116,7 +118,7 @@ function drawOne(found, moves) {
   byId("one").hidden = false;
   setChildren(byId("one-title"), name((row.hostname ?? asked.hostname ?? "") + row.namespace + "/" + row.id));
   byId("one-missing").hidden = found !== null;
-  byId("one-acts").hidden = found === null;
+  hide(byId("one-acts"), found === null, byId("one-title"));
   facts(byId("one-facts"), found === null ? [] : [
     ["Owner", make("a", { href: "#/fleet?" + new URLSearchParams({ worker: found.clientId }) }, name(found.advertiseUrl ? addressOf(found.advertiseUrl) : found.clientId))],
     ["Client", name(found.clientId)],
@@ -151,7 +153,7 @@ async function walk() {
   draw(found, "Looking …");
   let told = "";
   try {
-    for (let i = 0; ; i++) {
+    for (let i = 1; ; i++) {
       const page = await ask("placements", { query: { ...query, cursor, limit: perPage - found.length }, signal: mine.signal });
       found.push(...page.placements);
       cursor = page.cursor ?? "";
@@ -169,7 +171,7 @@ async function walk() {
   }
   if (running !== mine) return;
   running = null;
-  byId("rows-stop").hidden = true;
+  hide(byId("rows-stop"), true, byId("many-title"));
   pages.next = cursor;
   draw(found, told || (found.length === 0 ? "No id is placed that fits." : ""));
   byId("rows-back").disabled = pages.length < 2;

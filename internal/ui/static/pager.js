@@ -1,7 +1,7 @@
 // Long lists, a page at a time: the document stays small however large the fleet.
 
 import { make, setText } from "./dom.js";
-import { count } from "./format.js";
+import { count, counted } from "./format.js";
 
 /** Makes a pager in an element; changed is called when another page is wanted. */
 export function pager(parent, size, what, changed) {
@@ -26,7 +26,7 @@ export function pager(parent, size, what, changed) {
       page = Math.max(0, Math.min(page, last));
       const from = page * size;
       const to = Math.min(all.length, from + size);
-      const total = count(all.length) + (outOf > all.length ? " of " + count(outOf) : "") + " " + what;
+      const total = (outOf > all.length ? count(all.length) + " of " : "") + counted(outOf, what);
       setText(told, all.length <= size ? total : `${count(from + 1)}–${count(to)} of ${total}`);
       buttons.hidden = all.length <= size;
       disable(back, page === 0, next);

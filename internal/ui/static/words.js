@@ -46,8 +46,7 @@ export const addressOf = (url) => plain(url).replace(/^http:\/\//, "").replace(/
 
 /** Returns how a worker is called: by its address, if that is known. */
 export function callWorker(clientId) {
-  const live = state.overview?.workers.find((w) => w.clientId === clientId);
-  const url = (live && state.workers.get(live.sessionId)?.advertiseUrl) || state.gone.get(clientId)?.url;
+  const url = state.addresses.get(clientId);
   return url ? addressOf(url) : plain(clientId);
 }
 

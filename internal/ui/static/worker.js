@@ -40,6 +40,13 @@ export function closeWorker() {
   if (dialog.open) dialog.close();
 }
 
+/** Forgets what is shown. */
+export function clearWorker() {
+  closeWorker();
+  for (const parent of ["worker-title", "worker-facts", "worker-told"]) byId(parent).replaceChildren();
+  list(byId("worker-namespaces"), []);
+}
+
 /** Draws the details that are open, if any. */
 export function drawWorker() {
   if (!shown || !state.overview) return;
