@@ -68,7 +68,9 @@ func TestAWorkerIsDrainedAndUndrainedByKeyboardAlone(t *testing.T) {
 	p.tabTo("the choice", `e.name === "ending"`)
 	p.press(kb.ArrowDown)
 	p.tabTo("the deadline", `e.id === "deadline"`)
-	p.press("\b\b600")
+	p.press("\b\b1.5" + kb.Enter)
+	p.await("it says what a deadline is", `document.querySelector("#change-fault").textContent.startsWith("The deadline is a number of seconds") && document.activeElement.id === "deadline"`)
+	p.press("\b\b\b600")
 	p.tabTo("the last button", `e.id === "change-go"`)
 	p.press(kb.Enter)
 	p.await("it is closed", "!"+open)
@@ -140,5 +142,29 @@ func TestAChangeThatFailsSaysSoAndCanBeTriedAgain(t *testing.T) {
 	p.press(kb.Enter)
 	p.await("it is closed", `!document.querySelector("#change").open`)
 	p.awaitState(m, "draining")
+	p.wellBehaved(s)
+}
+
+// Browsers tell that a dialog was closed some time later: then it may be open
+// again, for something else.
+func TestADialogThatIsOpenedAgainAtOnceIsTheNewOne(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, siteOptions{})
+	s.fake(nil)
+	p := openAt(t, newBrowser(t), s.url, "#/fleet?worker=fake")
+	p.excused = []string{refusedOnce}
+	p.signIn(tokenOperator)
+	p.await("details are open", `document.querySelector("#worker").open`)
+	ask[bool](p, `(document.querySelector("#worker").close(), dispatchEvent(new HashChangeEvent("hashchange")), true)`)
+	p.await("they are open again", `document.querySelector("#worker").open && document.querySelector("#worker-title").textContent.startsWith("127.0.0.1:")`)
+	ask[bool](p, `(document.querySelector("#worker").close(), true)`)
+	p.await("they are closed", `!location.hash.includes("worker")`)
+
+	ask[bool](p, `((button, dialog) => { button.click(); dialog.close(); button.click(); return true })(document.querySelector("#worker-rows button"), document.querySelector("#change"))`)
+	p.after("100") // the browser has told
+	require.True(t, ask[bool](p, `document.querySelector("#change").open`))
+	require.Contains(t, p.text("#change-title"), "Drain 127.0.0.1:")
+	ask[bool](p, `(document.querySelector("#change-go").click(), true)`)
+	p.await("it is drained", `document.querySelector("#worker-rows .state").textContent.startsWith("draining")`)
 	p.wellBehaved(s)
 }

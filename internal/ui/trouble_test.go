@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"testing"
 
+	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/require"
 
 	"github.com/pinboard-go/pinboard"
@@ -67,7 +68,14 @@ func TestAStoreThatIsAwayIsShownAsThat(t *testing.T) {
 		status, _ := s.call(http.MethodGet, "/registry/overview", tokenOperator, nil)
 		return status == http.StatusOK
 	}, patience, lease/20)
-	q.press("\r") // it is still there
+	q.do(chromedp.Click("#keep-token"), chromedp.Click("#sign-in-go")) // the token is still there
+	q.awaitFleet()
+
+	// With a token that is kept, the page comes up by itself when the store is back.
+	redis.Freeze()
+	q.do(chromedp.Reload())
+	q.await("it says that it tries again", `/^The store does not answer\. Trying again in \d+ s\.$/.test(document.querySelector("#opening-fault").textContent)`)
+	redis.Thaw()
 	q.awaitFleet()
 	p.wellBehaved(s)
 	q.wellBehaved(s)

@@ -19,6 +19,7 @@ form.addEventListener("submit", (event) => {
 });
 byId("change-cancel").addEventListener("click", () => dialog.close());
 dialog.addEventListener("close", () => {
+  if (dialog.open) return; // opened again before the browser got round to telling
   const { from } = now;
   now = null;
   byId("change-title").replaceChildren();
@@ -26,15 +27,9 @@ dialog.addEventListener("close", () => {
   // The browser gives the focus back, unless what had it is not there any more.
   if (!from.isConnected || from.hidden) document.querySelector("main > section:not([hidden]) > h1")?.focus({ preventScroll: true });
 });
-for (const choice of form.elements.ending) choice.addEventListener("input", limits);
 deadline.addEventListener("focus", () => {
   byId("ending-soon").checked = true;
-  limits();
 });
-
-function limits() {
-  deadline.required = byId("ending-soon").checked || now?.ending === "always";
-}
 
 // open shows the dialog. ending says whether there is a deadline to choose: "",
 // "maybe" or "always".
@@ -48,7 +43,7 @@ function open({ title, text, verb, ending = "", call, done }) {
   byId("ending-soon").hidden = ending !== "maybe";
   byId(ending === "always" ? "ending-soon" : "ending-open").checked = true;
   deadline.value = "30";
-  limits();
+  deadline.setAttribute("aria-invalid", "false");
   setText(go, verb);
   go.classList.toggle("strong", true);
   setText(byId("change-fault"), "");
@@ -66,6 +61,13 @@ async function submit() {
   const asked = now;
   if (!asked || dialog.hasAttribute("data-busy")) return;
   const limited = asked.ending === "always" || (asked.ending === "maybe" && byId("ending-soon").checked);
+  const wrong = limited && (deadline.value === "" || !deadline.validity.valid);
+  deadline.setAttribute("aria-invalid", String(wrong));
+  if (wrong) {
+    setText(byId("change-fault"), "The deadline is a number of seconds, without a fraction, up to a day.");
+    deadline.focus();
+    return;
+  }
   busy(true);
   setText(byId("change-fault"), "");
   try {

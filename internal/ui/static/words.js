@@ -102,10 +102,9 @@ export function sentenceOf(e) {
   return said;
 }
 
-/** Returns when, with the whole of it for machines. */
-export const timeOf = (unixMs) => make("time", { datetime: isoOf(unixMs) }, clock(unixMs));
-
-const isoOf = (unixMs) => {
+/** Returns when: for people where they are, and in UTC as logs have it. */
+export function timeOf(unixMs) {
   const at = new Date(unixMs);
-  return Number.isNaN(at.getTime()) ? "" : at.toISOString();
-};
+  const utc = Number.isNaN(at.getTime()) ? "" : at.toISOString();
+  return make("time", { datetime: utc, title: utc }, clock(unixMs));
+}

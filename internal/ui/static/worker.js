@@ -15,6 +15,7 @@ let shown = ""; // whose details are open
 
 byId("worker-close").addEventListener("click", () => dialog.close());
 dialog.addEventListener("close", () => {
+  if (dialog.open) return; // opened again before the browser got round to telling
   shown = "";
   if (location.hash.includes("worker=")) history.replaceState(null, "", "#/fleet");
 });
@@ -27,7 +28,7 @@ byId("worker-stats").addEventListener("click", askStats);
 
 /** Opens the details of a worker. */
 export function openWorker(clientId) {
-  if (shown === clientId) return;
+  if (shown === clientId && dialog.open) return;
   shown = clientId;
   byId("worker-told").replaceChildren();
   setText(byId("worker-fault"), "");
