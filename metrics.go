@@ -198,6 +198,12 @@ func (p *Pinboard) meter() error {
 	if p.metrics == nil {
 		return nil
 	}
+	for path := range p.registry.endpoints {
+		p.metrics.calls.WithLabelValues(callName(path), strconv.Itoa(http.StatusOK))
+		if path != pathEvents {
+			p.metrics.callTime.WithLabelValues(callName(path))
+		}
+	}
 	if err := p.opts.Metrics.Register(p.metrics); err != nil {
 		return fmt.Errorf("pinboard: Options.Metrics: %w "+
 			"(pinboards that share a registry each need labels of their own: prometheus.WrapRegistererWith)", err)
@@ -262,20 +268,26 @@ func (g *registry) observe(path string, began time.Time, err error) {
 	}
 	call := "unknown"
 	if _, known := g.endpoints[path]; known {
-		call = strings.TrimPrefix(path, "/registry/")
+		call = callName(path)
 	}
 	status := http.StatusOK
 	if err != nil {
 		status = asRefusal(err).status
 	}
 	m.calls.WithLabelValues(call, strconv.Itoa(status)).Inc()
-	if path != "/registry/events" {
+	if path != pathEvents {
 		m.callTime.WithLabelValues(call).Observe(time.Since(began).Seconds())
 	}
 	if path == wire.PathHeartbeat {
 		m.beats.WithLabelValues(beatOutcome(err)).Inc()
 	}
 }
+
+// pathEvents is that of a call that may last as long as it likes.
+const pathEvents = "/registry/events"
+
+// callName is what one of the registry's own paths is in labels.
+func callName(path string) string { return strings.TrimPrefix(path, "/registry/") }
 
 func beatOutcome(err error) string {
 	if err == nil {
