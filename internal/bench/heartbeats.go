@@ -23,11 +23,11 @@ const (
 	// envBare, in its environment, makes a process of this program the server that
 	// a node is compared with; it has the address to listen on.
 	envBare = "PINBOARD_BENCH_BARE"
-	// settling is what passes before a round, and span is how long one is, in
-	// intervals of heartbeats.
-	settling, span = 1, 3
-	beatToken      = "bench-token-of-twenty-characters"
-	beatPassport   = `{"providers": [{"type": "staticToken", "id": "pinboard", "keys": [{
+	// lead is what passes before a round, and span is how long one is, in intervals
+	// of heartbeats.
+	lead, span   = 1, 3
+	beatToken    = "bench-token-of-twenty-characters"
+	beatPassport = `{"providers": [{"type": "staticToken", "id": "pinboard", "keys": [{
 		"name": "bench", "token": "` + beatToken + `", "scopes": ["pinboard:worker"],
 		"claims": {"pinboard": {"namespaces": ["*"], "allowedBackendHosts": ["*"]}}}]}]}`
 )
@@ -85,7 +85,7 @@ func heartbeats(ctx context.Context, s settings) error {
 
 // round measures for some intervals, and prints a line.
 func (f *fleet) round(ctx context.Context, w io.Writer, b *beaters, node, bare *server) error {
-	if err := pause(ctx, settling*beats); err != nil {
+	if err := pause(ctx, lead*beats); err != nil {
 		return err
 	}
 	read := func() (all [4]float64, err error) {
@@ -122,6 +122,7 @@ func (f *fleet) round(ctx context.Context, w io.Writer, b *beaters, node, bare *
 	return err
 }
 
+// pause waits, unless the run is over.
 func pause(ctx context.Context, d time.Duration) error {
 	select {
 	case <-time.After(d):
