@@ -84,6 +84,9 @@ type Options struct {
 	// there.
 	Limits Limits
 
+	// Hooks are told what happens to ids and workers. Default: nobody is told.
+	Hooks Hooks
+
 	// Transport is the model for connections to workers: its TLS settings and
 	// limits are taken over, for workers at https:// their authority (RootCAs)
 	// and this node's certificate. It is copied, never used itself; its Proxy is
@@ -169,6 +172,9 @@ func (o Options) withDefaults() Options {
 	if o.MaxHeldPerID == 0 {
 		o.MaxHeldPerID = min(100, o.MaxHeld)
 	}
+	if o.Hooks.Queue == 0 {
+		o.Hooks.Queue = standardHookQueue
+	}
 	o.Limits.fill(o.Transport)
 	if o.Logger == nil {
 		o.Logger = zap.NewNop()
@@ -223,6 +229,9 @@ func (o *Options) validate() error {
 	}
 	if o.DrainRate != 0 && !(o.DrainRate >= minDrainRate && o.DrainRate <= maxDrainRate) {
 		fault("DrainRate is %v, must be 0 or a number from %v to %v", o.DrainRate, minDrainRate, int(maxDrainRate))
+	}
+	if o.Hooks.Queue < 1 || o.Hooks.Queue > maxHookQueue {
+		fault("Hooks.Queue is %d, must be from 1 to %d", o.Hooks.Queue, maxHookQueue)
 	}
 	o.Limits.check(fault)
 	return errors.Join(faults...)

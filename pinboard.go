@@ -33,6 +33,7 @@
 //	registry.go   what workers call; operators.go what operators call
 //	history.go    what is kept of what happens; fleet.go, listing.go,
 //	              stats.go and events.go show it
+//	hooks.go      what the host is told of; hookfeed.go of the fleet's workers
 package pinboard
 
 import (
@@ -64,6 +65,7 @@ type Pinboard struct {
 	pings    singleflight.Group
 	pace     *pace
 	events   *history
+	hooks    *hooks // nil without any
 
 	counters   counters
 	background background
@@ -86,7 +88,8 @@ func New(opts Options) (*Pinboard, error) {
 	p.leases = newLeases(p.store, p.log, opts.LeaseTTL)
 	p.events = newHistory(p.store, p.log)
 	p.placer = newPlacer(p.store, p.leases, &opts, &p.counters)
-	p.placer.events = p.events
+	p.hooks = newHooks(opts.Hooks, p.store, p.log)
+	p.placer.events, p.placer.hooks = p.events, p.hooks
 	p.holds = newHolds(p.placer, &p.opts, &p.counters)
 	p.limiter = newLimiter(opts.Limits)
 	p.pace = newPace(p.store, &p.opts)
@@ -135,7 +138,11 @@ func (p *Pinboard) run(ctx context.Context) {
 	group.Go(func() { p.leases.watch(ctx) })
 	group.Go(func() { p.sweep(ctx) })
 	group.Go(func() { p.pace.run(ctx) })
-	group.Go(func() { p.events.run(ctx) })
+	group.Go(func() {
+		p.hooks.begin(ctx)
+		group.Go(func() { p.hooks.follow(ctx) })
+		p.events.run(ctx)
+	})
 	group.Wait()
 }
 
@@ -154,8 +161,9 @@ func (p *Pinboard) Close() error {
 	return nil
 }
 
-// Shutdown is Close, and then waits until no request is left. When ctx ends
-// first, it cuts what is left and returns the context's error.
+// Shutdown is Close, and then waits until no request is left, and until Hooks were
+// told what they had to be. When ctx ends first, it cuts what is left, drops the calls
+// of Hooks that wait, and returns the context's error.
 func (p *Pinboard) Shutdown(ctx context.Context) error {
 	_ = p.Close()
 	err := p.background.wait(ctx)
@@ -164,5 +172,5 @@ func (p *Pinboard) Shutdown(ctx context.Context) error {
 		err = errors.Join(err, p.background.wait(context.WithoutCancel(ctx)))
 	}
 	p.proxy.closeIdle()
-	return err
+	return errors.Join(err, p.hooks.shutdown(ctx))
 }

@@ -31,6 +31,7 @@ type placer struct {
 	leases   *leases
 	counters *counters
 	events   *history
+	hooks    *hooks
 	factor   float64
 	shards   int
 	lease    time.Duration

@@ -182,7 +182,10 @@ func (e *exchange) free(refused *store.Refused, hostname string) {
 	inst := e.call.under(hostname)
 	e.x.p.placer.routes.drop(inst)
 	release := wire.Release{SessionID: refused.SessionID, Namespace: inst.namespace, ID: inst.id, Epoch: refused.Epoch}
-	if _, err := e.x.p.store.Release(ctx, []wire.Release{release}); err != nil {
+	releases := []wire.Release{release}
+	freed, err := e.x.p.store.Release(ctx, releases)
+	if err != nil {
 		e.x.p.log.Warn("a refused placement was not freed", zap.Error(err))
 	}
+	e.x.p.hooks.released(releases, freed, "refused", func(string) string { return refused.ClientID })
 }

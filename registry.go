@@ -364,6 +364,7 @@ func (g *registry) release(ctx context.Context, w http.ResponseWriter, c *regist
 		if released, err = g.store.Release(ctx, releases); err != nil {
 			return err
 		}
+		g.hooks.released(releases, released, "released", g.leases.clientOf)
 		g.placer.released(releases)
 		g.holds.freed(releases)
 	}
