@@ -1,6 +1,7 @@
 package pinboard
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -8,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"strconv"
+	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -21,7 +23,8 @@ import (
 // attempt is a request as sent to one worker, and its answer.
 type attempt struct {
 	route
-	flow *flow       // ends with the client or with the owner's session
+	flow flow // ends with the client or with the owner's session
+	req  upstream.Request
 	body *hop.Reader // nil without a body
 	resp *upstream.Response
 	// ahead is what detail has read of the answer's body, and aheadErr io.EOF
@@ -30,8 +33,12 @@ type attempt struct {
 	aheadErr error
 	// fault is set if the answer broke off before any of it was relayed.
 	fault error
-	// late bounds the wait for the answer's header.
-	late *stall
+	// late bounds the wait for the answer's header; nil when that has come, or for
+	// no attempt of an exchange.
+	late *late
+	// patience is how long the worker may take to begin its answer, or to end an
+	// error that is looked into.
+	patience time.Duration
 	// informed is the number of informational answers so far.
 	informed int
 }
@@ -40,16 +47,20 @@ type attempt struct {
 // The error is a refusal for the client; the attempt is closed then.
 func (e *exchange) send(rt route) (*attempt, error) {
 	e.tried = rt
-	a := &attempt{route: rt, flow: e.x.p.leases.open(e.r.Context(), rt.lease)}
-	a.late = newStall(e.answerTime(), func() { a.flow.cancel(errAnswerLate) })
-	defer a.late.stop()
-	req, err := e.request(a)
+	a := &attempt{route: rt, patience: e.answerTime()}
+	e.x.p.leases.open(e.r.Context(), &a.flow, rt.lease)
+	if e.body != nil {
+		a.flow.follow() // the client may be slow
+	}
+	a.late = e.x.lates.get(&a.flow, a.patience)
+	defer e.awaited(a)
+	err := e.request(a)
 	if err == nil && rt.over() {
 		err = errRouteOver // this process was stopped for long, most likely
 	}
 	if err == nil {
 		a.late.watch()
-		if a.resp, err = e.x.pool.Do(a.flow, req); err != nil {
+		if a.resp, err = e.x.pool.Do(&a.flow, &a.req); err != nil {
 			err = e.lost(a, err)
 		} else {
 			e.sending = e.sending || e.body != nil
@@ -60,6 +71,51 @@ func (e *exchange) send(rt route) (*attempt, error) {
 		return nil, err
 	}
 	return a, nil
+}
+
+// awaited ends the wait for the answer's header.
+func (e *exchange) awaited(a *attempt) {
+	a.late.stop()
+	if e.body == nil { // else whoever sends it may have a use for it yet
+		e.x.lates.put(a.late)
+	}
+	a.late = nil
+}
+
+// late bounds the wait for an answer, and has the flow follow its client if that
+// takes more than a moment.
+type late struct {
+	stall
+	flow *flow // guarded by stall.mu
+}
+
+// lates keeps what bounds waits, with its timer, for the next request. A timer that
+// fires late for a former one does nothing to it: see stall.fire.
+type lates struct{ pool sync.Pool }
+
+// never is for no limit: some 146 years.
+const never time.Duration = 1 << 62
+
+// get returns one at rest; 0 is no limit.
+func (l *lates) get(f *flow, limit time.Duration) *late {
+	one, ok := l.pool.Get().(*late)
+	if !ok {
+		one = &late{}
+		one.end = func() { one.flow.cancel(errAnswerLate) }
+		one.early = func() { one.flow.follow() }
+	}
+	one.mu.Lock()
+	defer one.mu.Unlock()
+	one.flow, one.limit, one.over = f, cmp.Or(limit, never), false
+	return one
+}
+
+// put takes one back that was stopped and that nobody will use.
+func (l *lates) put(one *late) {
+	one.mu.Lock()
+	one.flow = nil
+	one.mu.Unlock()
+	l.pool.Put(one)
 }
 
 // answerTime is how long a worker may take to begin its answer.
@@ -83,15 +139,15 @@ func (a *attempt) close() {
 }
 
 // request makes the one request that goes to the worker.
-func (e *exchange) request(a *attempt) (*upstream.Request, error) {
+func (e *exchange) request(a *attempt) error {
 	attestation, err := a.lease.attestation(e.call.claims, time.Now())
 	if err != nil {
-		return nil, err
+		return err
 	}
 	fields := append(e.fields, wire.HeaderEpoch+": "...)
 	fields = append(strconv.AppendInt(fields, a.epoch, 10), "\r\n"...)
 	fields = appendField(fields, wire.HeaderAttestation, attestation)
-	req := &upstream.Request{
+	a.req = upstream.Request{
 		Origin: a.lease.origin,
 		Method: e.r.Method,
 		Target: e.uri,
@@ -105,12 +161,12 @@ func (e *exchange) request(a *attempt) (*upstream.Request, error) {
 	}
 	if a.lease.BackendAddr != "" {
 		b := &backend{rules: a.lease.BackendHosts, pinned: a.lease.BackendAddr}
-		req.Within, req.Allowed = b.within, b.check
+		a.req.Within, a.req.Allowed = b.within, b.check
 	}
 	if e.body != nil {
-		err = e.attachBody(req, a)
+		err = e.attachBody(&a.req, a)
 	}
-	return req, err
+	return err
 }
 
 // repeatable reports whether a request means the same when it is sent twice. A
@@ -125,6 +181,7 @@ func (e *exchange) repeatable() bool {
 
 // attachBody has the client's body sent, with the client's length and trailers.
 func (e *exchange) attachBody(req *upstream.Request, a *attempt) error {
+	late := a.late
 	open := func() (io.Reader, error) {
 		body, err := e.body.Open()
 		if err != nil {
@@ -134,7 +191,7 @@ func (e *exchange) attachBody(req *upstream.Request, a *attempt) error {
 		req.Trailer = trailers
 		body.OnEOF(func() { copyTrailers(trailers, e.r.Trailer) })
 		a.body = body
-		return awaited{body, a.late}, nil
+		return awaited{body, &late.stall}, nil
 	}
 	body, err := open()
 	if err != nil {

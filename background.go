@@ -5,9 +5,12 @@ import (
 	"sync"
 )
 
-// background counts the requests being served, and owns the goroutine that runs
-// while there may be any: it starts with the first request and ends with close.
+// background counts the requests being served, and owns the goroutine that calls
+// run while there may be any: it starts with the first request and ends with
+// close.
 type background struct {
+	run func(context.Context)
+
 	mu      sync.Mutex
 	started bool
 	closed  bool
@@ -16,12 +19,13 @@ type background struct {
 	cancel  context.CancelFunc
 }
 
-// enter begins a request; it is refused after close. The first one starts run.
-func (b *background) enter(run func(context.Context)) (done func(), ok bool) {
+// enter begins a request, which leave ends; it reports false after close. The
+// first request starts run.
+func (b *background) enter() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.closed {
-		return nil, false
+		return false
 	}
 	b.active++
 	if !b.started {
@@ -31,10 +35,10 @@ func (b *background) enter(run func(context.Context)) (done func(), ok bool) {
 		b.active++
 		go func() {
 			defer b.leave()
-			run(ctx)
+			b.run(ctx)
 		}()
 	}
-	return b.leave, true
+	return true
 }
 
 func (b *background) leave() {

@@ -11,19 +11,17 @@ import (
 func TestBackgroundWorkBeginsWithTheFirstRequestAndEndsWithClose(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var b background
 		runs, ended := 0, false
-		run := func(ctx context.Context) {
+		b := background{run: func(ctx context.Context) {
 			runs++
 			<-ctx.Done()
 			ended = true
-		}
+		}}
 		synctest.Wait()
 		require.Zero(t, runs)
 		for range 3 {
-			done, ok := b.enter(run)
-			require.True(t, ok)
-			done()
+			require.True(t, b.enter())
+			b.leave()
 		}
 		synctest.Wait()
 		require.Equal(t, 1, runs)
@@ -32,8 +30,7 @@ func TestBackgroundWorkBeginsWithTheFirstRequestAndEndsWithClose(t *testing.T) {
 		require.False(t, b.close(), "the second time does nothing")
 		require.NoError(t, b.wait(t.Context()))
 		require.True(t, ended)
-		_, ok := b.enter(run)
-		require.False(t, ok)
+		require.False(t, b.enter())
 		require.Equal(t, 1, runs)
 	})
 }
@@ -41,22 +38,21 @@ func TestBackgroundWorkBeginsWithTheFirstRequestAndEndsWithClose(t *testing.T) {
 func TestWaitingIsForEveryRequestInFlight(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var b background
-		run := func(ctx context.Context) { <-ctx.Done() }
-		first, _ := b.enter(run)
-		second, _ := b.enter(run)
+		b := background{run: func(ctx context.Context) { <-ctx.Done() }}
+		require.True(t, b.enter())
+		require.True(t, b.enter())
 		b.close()
 		waited := make(chan error, 2)
 		for range 2 { // two may wait
 			go func() { waited <- b.wait(t.Context()) }()
 		}
-		first()
+		b.leave()
 		synctest.Wait()
 		require.Empty(t, waited)
 		ended, end := context.WithCancel(t.Context())
 		end()
 		require.ErrorIs(t, b.wait(ended), context.Canceled)
-		second()
+		b.leave()
 		require.NoError(t, <-waited)
 		require.NoError(t, <-waited)
 		require.NoError(t, b.wait(ended), "nothing is left to wait for")

@@ -63,9 +63,16 @@ func (i instance) under(hostname string) instance {
 	return i
 }
 
+// any reports whether there are any.
+func (b *boundNames) any() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.names) > 0
+}
+
 // pick chooses the binding to ask first.
 func (p *placer) pick(a ask) ask {
-	if a.host == "" {
+	if a.host == "" || !p.bound.any() {
 		return a
 	}
 	if bound := a.under(a.host); p.bound.has(bound.namespace) {

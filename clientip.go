@@ -24,12 +24,24 @@ func peer(r *http.Request) netip.Addr {
 	return ap.Addr().Unmap().WithZone("")
 }
 
+// sender is who sent a request.
+type sender struct {
+	peer netip.Addr // the other end of the connection
+	addr netip.Addr // the client: see clientAddr
+}
+
+func (p proxies) sender(r *http.Request) sender {
+	s := sender{peer: peer(r)}
+	s.addr = p.clientAddr(s.peer, r)
+	return s
+}
+
 // clientAddr is the connection's peer or, where that is a trusted proxy, the
 // right-most address in X-Forwarded-For that is not one (protocol §9). All
 // header lines count, empty entries are skipped, and an entry that is no
 // address ends the walk: what is left of it could be anybody's invention.
-func (p proxies) clientAddr(r *http.Request) netip.Addr {
-	addr := peer(r)
+func (p proxies) clientAddr(peer netip.Addr, r *http.Request) netip.Addr {
+	addr := peer
 	lines := r.Header["X-Forwarded-For"]
 	for i := len(lines) - 1; i >= 0; i-- {
 		entries := strings.Split(lines[i], ",")

@@ -59,10 +59,10 @@ func TestTheClientsAddressIsTheLastOneThatNoTrustedProxyVouchesFor(t *testing.T)
 		{"198.51.100.7:4000", []string{"6.6.6.6", "10.1.2.3"}, "198.51.100.7"},
 		{"[fe80::1%eth0]:4000", []string{"6.6.6.6"}, "fe80::1"},
 	} {
-		require.Equal(t, c.want, trusted.clientAddr(from(c.peer, c.lines...)).String(), "%s %q", c.peer, c.lines)
+		require.Equal(t, c.want, trusted.sender(from(c.peer, c.lines...)).addr.String(), "%s %q", c.peer, c.lines)
 	}
 	// A unix socket's other end has no address, so nothing vouches for more.
-	require.False(t, trusted.clientAddr(from("@", "6.6.6.6")).IsValid())
+	require.False(t, trusted.sender(from("@", "6.6.6.6")).addr.IsValid())
 }
 
 func TestWithoutTrustedProxiesOnlyThePeerCounts(t *testing.T) {
@@ -71,7 +71,7 @@ func TestWithoutTrustedProxiesOnlyThePeerCounts(t *testing.T) {
 		r := from("127.0.0.1:4000", fmt.Sprint("6.6.6.", i))
 		r.Header.Set("X-Real-Ip", fmt.Sprint("7.7.7.", i))
 		r.Header.Set("Forwarded", fmt.Sprint("for=8.8.8.", i))
-		require.Equal(t, "127.0.0.1", proxies(nil).clientAddr(r).String())
+		require.Equal(t, "127.0.0.1", proxies(nil).sender(r).addr.String())
 	}
 }
 
@@ -82,18 +82,18 @@ func FuzzForwardedFor(f *testing.F) {
 	trusted := prefixes("10.0.0.0/8", "::1/128")
 	f.Fuzz(func(t *testing.T, text string) {
 		lines := strings.Split(text, "\n")
-		got := trusted.clientAddr(from("10.0.0.1:1", lines...))
+		got := trusted.sender(from("10.0.0.1:1", lines...)).addr
 		require.True(t, got.IsValid())
 		require.Empty(t, got.Zone())
 		require.False(t, got.Is4In6())
 		// What somebody writes to the left of it changes nothing, unless all
 		// of the list is proxies.
 		invented := append([]string{"6.6.6.6"}, lines...)
-		again := trusted.clientAddr(from("10.0.0.1:1", invented...))
+		again := trusted.sender(from("10.0.0.1:1", invented...)).addr
 		if got != again {
 			require.True(t, trusted.trust(got))
 			require.Equal(t, "6.6.6.6", again.String())
 		}
-		require.Equal(t, "192.0.2.1", trusted.clientAddr(from("192.0.2.1:1", lines...)).String())
+		require.Equal(t, "192.0.2.1", trusted.sender(from("192.0.2.1:1", lines...)).addr.String())
 	})
 }

@@ -30,7 +30,7 @@ var longAgo = time.Unix(1, 0)
 type exchange struct {
 	x    *proxy
 	w    http.ResponseWriter
-	rc   *http.ResponseController
+	rc   http.ResponseController
 	r    *http.Request
 	call call
 
@@ -46,10 +46,10 @@ type exchange struct {
 	held     *held       // once the request has had to wait
 
 	// awaiting bounds the waits for the client's body, writing those for the
-	// client to read; freed gives back what the body may keep.
+	// client to read: see writes.
 	awaiting, writing *stall
 	slow              atomic.Bool // the client let the worker wait for too long
-	freed             func()
+	kept              int         // bytes that the body may keep
 
 	// mu guards what happens before the answer on the transport's goroutines.
 	mu    sync.Mutex
@@ -57,19 +57,16 @@ type exchange struct {
 	asked bool // the client's body has been read from
 }
 
-func newExchange(x *proxy, w http.ResponseWriter, r *http.Request, t target, c call) *exchange {
-	e := &exchange{
-		x: x, w: w, rc: http.NewResponseController(w), r: r, call: c,
-		uri: t.path, upgrade: wantsWebSocket(r),
-		buffer: fieldBuffers.Get().(*[]byte), // see New
-		freed:  func() {},
-	}
-	e.fields = proxies(x.p.opts.TrustedProxies).appendFields((*e.buffer)[:0], r, c.who)
-	e.writing = newStall(x.p.opts.Limits.WritePause, func() { _ = e.rc.SetWriteDeadline(longAgo) })
-	query, has := t.query, t.hasQuery
-	if has && c.who != nil && len(c.who.HideQuery) > 0 {
-		query = withoutParameters(t.query, c.who.HideQuery)
-		has = query != "" || t.query == ""
+// prepare makes the request as the worker gets it. release must be called.
+func (e *exchange) prepare(v *visit) {
+	r, who := e.r, e.call.who
+	e.uri, e.upgrade = v.path, wantsWebSocket(r)
+	e.buffer = fieldBuffers.Get().(*[]byte) // see New
+	e.fields = e.x.proxies().appendFields((*e.buffer)[:0], r, v.peer, who)
+	query, has := v.query, v.hasQuery
+	if has && who != nil && len(who.HideQuery) > 0 {
+		query = withoutParameters(v.query, who.HideQuery)
+		has = query != "" || v.query == ""
 	}
 	if has {
 		e.uri += "?" + query
@@ -79,16 +76,15 @@ func newExchange(x *proxy, w http.ResponseWriter, r *http.Request, t target, c c
 		e.fields = appendField(e.fields, headerUpgrade, r.Header[headerUpgrade][0])
 	}
 	if hasBody(r) {
-		var keep int
-		keep, e.freed = x.p.limiter.keep(x.p.opts.ReplayBuffer, r.ContentLength)
-		e.body = hop.NewBody(source{e}, keep)
-		e.awaiting = newStall(x.p.opts.Limits.BodyPause, e.tooSlow)
+		limits := &e.x.p.opts.Limits
+		e.kept = e.x.p.limiter.keep(e.x.p.opts.ReplayBuffer, r.ContentLength)
+		e.body = hop.NewBody(source{e}, e.kept)
+		e.awaiting = newStall(limits.BodyPause, e.tooSlow)
 		e.expects = r.ProtoAtLeast(1, 1) && r.Header.Get(headerExpect) != ""
 		// Read now: the server fills them in while the body is read.
 		e.trailers = make(http.Header)
 		copyTrailers(e.trailers, r.Trailer)
 	}
-	return e
 }
 
 // run gets the request to the owner and relays the answer. While the id moves it
@@ -204,8 +200,17 @@ func (e *exchange) refuse(err error) {
 func (e *exchange) release() {
 	e.awaiting.stop()
 	e.writing.stop()
-	e.freed()
+	e.x.p.limiter.free(e.kept)
 	e.forgetFields()
+}
+
+// writes returns what bounds the waits for the client to read, which is made
+// when it is needed. It is for one goroutine at a time.
+func (e *exchange) writes() *stall {
+	if e.writing == nil {
+		e.writing = newStall(e.x.p.opts.Limits.WritePause, func() { _ = e.rc.SetWriteDeadline(longAgo) })
+	}
+	return e.writing
 }
 
 // begin says that the answer begins: nothing informational may come after it,
@@ -242,7 +247,7 @@ func (e *exchange) inform(status int, header upstream.Header) {
 	kept := h.Clone()
 	clear(h)
 	copyFields(h, header)
-	e.writing.watch()
+	e.writes().watch()
 	e.w.WriteHeader(status)
 	e.writing.rest()
 	clear(h)

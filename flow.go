@@ -9,7 +9,8 @@ import (
 // flow is one request or tunnel that is open to a worker. It is the context of
 // what is done for it: it ends with the client's, whose values and deadline it
 // has, or when it is cancelled. Unlike those of package context it costs no more
-// than itself, for there is one for every request.
+// than itself, for there is one for every request. Most are over before it would
+// be worth to have the client's context tell of its end: that is for follow.
 type flow struct {
 	context.Context
 	leases *leases
@@ -19,9 +20,8 @@ type flow struct {
 	// without one the request runs to its end. Guarded by leases.mu.
 	end func()
 
-	forget func() bool // ends the watching of the client's context
-
 	mu     sync.Mutex
+	forget func() bool   // ends the following of the client; nil while there is none
 	reason error         // why it has ended; nil while it has not
 	done   chan struct{} // nil until somebody asks for it
 	// What is to be called when it ends. Most requests have no more than two.
@@ -30,16 +30,15 @@ type flow struct {
 	asked int // how often AfterFunc was called
 }
 
-// newFlow returns a flow of a client's context to a session's worker. It must be
-// closed.
-func newFlow(client context.Context, l *leases, s *lease) *flow {
-	f := &flow{Context: client, leases: l, lease: s, opened: time.Now()}
-	f.forget = context.AfterFunc(client, f.follow)
-	return f
+// follow has the flow end with its client from now on, and not only when somebody
+// asks Err.
+func (f *flow) follow() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.forget == nil && f.reason == nil {
+		f.forget = context.AfterFunc(f.Context, func() { f.cancel(context.Cause(f.Context)) })
+	}
 }
-
-// follow ends the flow with its client.
-func (f *flow) follow() { f.cancel(context.Cause(f.Context)) }
 
 // cancel ends the flow, for a reason, and does not wait for anything. Only the
 // first reason counts.
@@ -69,10 +68,12 @@ func (f *flow) finish(reason error) {
 // close ends a flow that is over: nothing is called any more. It may be called
 // twice.
 func (f *flow) close() {
-	f.forget()
 	f.leases.shut(f)
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.forget != nil {
+		f.forget()
+	}
 	f.after, f.more = [2]func(){}, nil
 	f.finish(context.Canceled)
 }
@@ -82,13 +83,14 @@ func (f *flow) cause() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.reason == nil && f.Context.Err() != nil {
-		return context.Cause(f.Context) // and follow is about to say so
+		return context.Cause(f.Context)
 	}
 	return f.reason
 }
 
 // Done implements context.Context.
 func (f *flow) Done() <-chan struct{} {
+	f.follow()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.done == nil {
@@ -111,7 +113,8 @@ func (f *flow) Err() error {
 	return context.Canceled
 }
 
-// AfterFunc has fn called, on a goroutine of its own, when the flow ends. stop
+// AfterFunc has fn called, on a goroutine of its own, when the flow ends: with its
+// client, once that is followed. stop
 // takes that back, and reports whether it was in time. It is what
 // context.AfterFunc uses.
 func (f *flow) AfterFunc(fn func()) (stop func() bool) {

@@ -19,7 +19,7 @@ func inFlow(t *testing.T, f func(t *testing.T, open *flow, leave func())) {
 		defer leave()
 		s := &lease{flows: map[*flow]struct{}{}}
 		l := newLeases(nil, nil, time.Second)
-		open := l.open(client, s)
+		open := l.opened(client, s)
 		defer open.close()
 		f(t, open, leave)
 	})
@@ -51,6 +51,8 @@ func TestAFlowEndsWithItsClient(t *testing.T) {
 		called := 0
 		open.AfterFunc(func() { called++ })
 		leave()
+		synctest.Wait()
+		require.Zero(t, called, "nobody follows the client yet")
 		require.Equal(t, context.Canceled, open.Err(), "at once")
 		require.Equal(t, context.Canceled, open.cause())
 		<-open.Done()
@@ -104,12 +106,13 @@ func TestAFlowMayCloseWhileSomethingIsTakenBack(t *testing.T) {
 	l := newLeases(nil, nil, time.Second)
 	s := &lease{flows: map[*flow]struct{}{}}
 	for range 10_000 {
-		f := l.open(t.Context(), s)
+		f := l.opened(t.Context(), s)
 		f.AfterFunc(func() { t.Error("it is over") })
 		f.AfterFunc(func() { t.Error("it is over") })
 		stop := f.AfterFunc(func() { t.Error("it is over") })
 		var both sync.WaitGroup
 		both.Go(func() { stop() })
+		both.Go(f.follow)
 		f.close()
 		both.Wait()
 	}

@@ -58,7 +58,7 @@ func FuzzHeadersForAWorker(f *testing.F) {
 		if !known {
 			caller = nil
 		}
-		fields := string(trusted.appendFields(nil, r, caller))
+		fields := string(trusted.appendFields(nil, r, peer(r), caller))
 		h := headersOf(strings.TrimSuffix(strings.ReplaceAll(fields, "\r\n", "\n"), "\n")).Header
 		require.Equal(t, before, r.Header, "the client's own request is not changed")
 		for name, values := range h {
@@ -274,7 +274,7 @@ func FuzzWorkersDetail(f *testing.F) {
 		}})
 		resp, err := pool.Do(t.Context(), &upstream.Request{Method: "GET", Target: "/", Host: "w"})
 		require.NoError(t, err)
-		a := &attempt{late: newStall(time.Minute, func() {}), resp: resp}
+		a := &attempt{patience: time.Minute, resp: resp}
 		defer resp.Close()
 		detail := a.detail()
 		require.NoError(t, a.fault)

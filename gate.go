@@ -42,10 +42,7 @@ func (g *gate) do(ctx context.Context, f func(context.Context) error) error {
 // glance is do for what mostly is answered without the store: it is left out while
 // the store is known not to answer, and what is answered says nothing of that.
 func (g *gate) glance(ctx context.Context, f func(context.Context) error) error {
-	g.mu.Lock()
-	shut := g.shut
-	g.mu.Unlock()
-	if shut {
+	if g.isShut() {
 		return errStoreAway
 	}
 	bounded, cancel := context.WithTimeout(ctx, storeTimeout)
@@ -55,6 +52,13 @@ func (g *gate) glance(ctx context.Context, f func(context.Context) error) error 
 		g.leave(true)
 	}
 	return err
+}
+
+// isShut reports whether the store is known not to answer.
+func (g *gate) isShut() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.shut
 }
 
 func (g *gate) enter() bool {

@@ -3,6 +3,7 @@ package pinboard
 import (
 	"maps"
 	"net/http"
+	"net/netip"
 	"net/textproto"
 	"net/url"
 	"slices"
@@ -146,24 +147,26 @@ func copyTrailers(dst, src http.Header) {
 }
 
 // withoutReserved returns the request as the host's callbacks may see it:
-// without the headers that only pinboard may set, and without its body.
-func withoutReserved(r *http.Request) *http.Request {
+// without the headers that only pinboard may set, if it has any, and without its
+// body.
+func withoutReserved(r *http.Request, reserved bool) *http.Request {
+	if !reserved && !hasBody(r) {
+		return r
+	}
 	seen := *r
 	seen.Body = http.NoBody
-	for name := range r.Header {
-		if wire.Reserved(name) {
-			seen.Header = maps.Clone(r.Header)
-			maps.DeleteFunc(seen.Header, func(name string, _ []string) bool { return wire.Reserved(name) })
-			break
-		}
+	if reserved {
+		seen.Header = maps.Clone(r.Header)
+		maps.DeleteFunc(seen.Header, func(name string, _ []string) bool { return wire.Reserved(name) })
 	}
 	return &seen
 }
 
 // appendFields appends what of the client's headers a worker may see, with the
-// forwarding headers, without the credential of who, which may be nil. Headers
-// that the client did not send are not made up.
-func (p proxies) appendFields(b []byte, r *http.Request, who *passport.Identity) []byte {
+// forwarding headers, without the credential of who, which may be nil. from is the
+// other end of the connection. Headers that the client did not send are not made
+// up.
+func (p proxies) appendFields(b []byte, r *http.Request, from netip.Addr, who *passport.Identity) []byte {
 	perHop := listed(r.Header)
 	for name, values := range r.Header {
 		name = textproto.CanonicalMIMEHeaderKey(name)
@@ -180,7 +183,7 @@ func (p proxies) appendFields(b []byte, r *http.Request, who *passport.Identity)
 	if slices.ContainsFunc(r.Header["Te"], func(line string) bool { return hasToken(line, "trailers") }) {
 		b = appendField(b, "Te", "trailers")
 	}
-	return p.appendForwarded(b, r)
+	return p.appendForwarded(b, r, from)
 }
 
 // appendField leaves out what is no header. Only the host's own code can have
@@ -210,8 +213,7 @@ func hides(who *passport.Identity, name string) bool {
 
 // appendForwarded says where the request came from: a trusted proxy's word is
 // extended, anybody else's is replaced.
-func (p proxies) appendForwarded(b []byte, r *http.Request) []byte {
-	from := peer(r)
+func (p proxies) appendForwarded(b []byte, r *http.Request, from netip.Addr) []byte {
 	trusted := from.IsValid() && p.trust(from)
 	proto := "http"
 	if r.TLS != nil {

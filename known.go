@@ -75,7 +75,8 @@ func (p *placer) recall(ctx context.Context, a ask) (route, bool) {
 	if a.fresh || a.refused != nil {
 		return route{}, false
 	}
-	if _, had := p.routes.get(a.instance); !had {
+	had, ok := p.routes.get(a.instance)
+	if !ok {
 		return route{}, false
 	}
 	known, err := p.known(ctx, a.instance)
@@ -90,7 +91,11 @@ func (p *placer) recall(ctx context.Context, a ask) (route, bool) {
 		until = latest
 	}
 	rt := route{lease: s, epoch: known.Epoch, until: until, recalled: true}
-	return rt, s != nil && !rt.over()
+	if s == nil || rt.over() {
+		return route{}, false
+	}
+	p.routes.renew(a.instance, had, rt)
+	return rt, true
 }
 
 // released has ids looked up anew that were released through this node, which may
@@ -101,17 +106,28 @@ func (p *placer) released(releases []wire.Release) {
 	}
 }
 
-// known reads what the store's handle knows, and takes in the generation.
+// known reads what the store's handle knows.
 func (p *placer) known(ctx context.Context, i instance) (known store.Known, err error) {
+	if p.gate.isShut() {
+		return store.Known{}, errStoreAway
+	}
+	if known, err = p.store.Known(atHand, i.namespace, i.id); err == nil {
+		return known, nil
+	}
 	err = p.gate.glance(ctx, func(ctx context.Context) error {
 		known, err = p.store.Known(ctx, i.namespace, i.id)
 		return err
 	})
-	if err == nil {
-		p.vouched.note(p.bucket(i), known.Generation)
-	}
 	return known, err
 }
+
+// atHand is the context of asking for nothing (store.Known), which costs less
+// than a bounded one.
+var atHand = func() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}()
 
 // vouched is what this node was told of buckets by the store's atomic steps, as
 // long as their generation is the same. The zero vouched is empty.
@@ -127,18 +143,26 @@ type voucher struct {
 	unbound    map[string]struct{} // host names
 }
 
-// note takes in the bucket's generation. One that is late only costs what was
-// told since.
-func (v *vouched) note(b bucket, generation string) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if known := v.byBucket[b]; known != nil && known.generation == generation {
-		return
+// at returns what was told of the bucket since it has had the generation. One
+// that is late only costs what was told since. The caller holds the lock.
+func (v *vouched) at(b bucket, generation string) *voucher {
+	known := v.byBucket[b]
+	if known != nil && known.generation == generation {
+		return known
 	}
 	if v.byBucket == nil || len(v.byBucket) >= maxBound {
 		v.byBucket = map[bucket]*voucher{}
 	}
-	v.byBucket[b] = &voucher{generation: generation, live: map[string]struct{}{}, unbound: map[string]struct{}{}}
+	known = &voucher{generation: generation, live: map[string]struct{}{}, unbound: map[string]struct{}{}}
+	v.byBucket[b] = known
+	return known
+}
+
+// note takes in the bucket's generation.
+func (v *vouched) note(b bucket, generation string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.at(b, generation)
 }
 
 // generation returns the bucket's, as last noted; "" if there is none.
@@ -169,16 +193,19 @@ func (v *vouched) vouch(b bucket, generation, sessionID, unbound string) {
 	}
 }
 
-// vouches reports whether the owner of what is known is live, and the host name,
-// if it is not "", not bound.
+// vouches takes in the bucket's generation, and reports whether the owner of what
+// is known is live, and the host name, if it is not "", not bound.
 func (v *vouched) vouches(b bucket, known store.Known, unbound string) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	now := v.byBucket[b]
-	if now == nil || known.Generation == "" || now.generation != known.Generation {
+	now := v.at(b, known.Generation)
+	if known.Generation == "" {
 		return false
 	}
 	_, live := now.live[known.SessionID]
+	if !live || unbound == "" {
+		return live
+	}
 	_, free := now.unbound[unbound]
-	return live && (unbound == "" || free)
+	return free
 }

@@ -205,10 +205,10 @@ func (l *leases) left(s *lease) time.Duration {
 	return time.Until(s.until)
 }
 
-// open registers a request to the session's worker, until the flow is closed.
-// The flow is cancelled when the session ends.
-func (l *leases) open(ctx context.Context, s *lease) *flow {
-	f := newFlow(ctx, l, s)
+// open begins the flow f of a client's context to the session's worker, until it
+// is closed. It is cancelled when the session ends.
+func (l *leases) open(client context.Context, f *flow, s *lease) {
+	f.Context, f.leases, f.lease, f.opened = client, l, s, time.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s.unused = 0
@@ -219,7 +219,6 @@ func (l *leases) open(ctx context.Context, s *lease) *flow {
 	case l.stopped:
 		f.cancel(errNodeStops)
 	}
-	return f
 }
 
 // shut is the opposite of open.

@@ -114,7 +114,7 @@ func TestTheEndOfASessionCutsItsFlowsAndNoOthers(t *testing.T) {
 		require.Equal(t, errOwnerEnded, two.cause())
 		require.NoError(t, theirs.Err())
 		// What is opened just after is cut at once.
-		late := n.pb.leases.open(t.Context(), s)
+		late := n.pb.leases.opened(t.Context(), s)
 		defer late.close()
 		require.Equal(t, errOwnerEnded, late.cause())
 	})
@@ -149,7 +149,7 @@ func TestAFlowThatIsDoneIsForgotten(t *testing.T) {
 	s, err := n.pb.leases.get(t.Context(), w.session)
 	require.NoError(t, err)
 	client, leave := context.WithCancel(t.Context())
-	flow := n.pb.leases.open(client, s)
+	flow := n.pb.leases.opened(client, s)
 	require.Len(t, s.flows, 1)
 	leave()
 	require.Equal(t, context.Canceled, flow.cause(), "the client's leaving reaches the worker's request")
@@ -191,7 +191,7 @@ func TestShutdownEndsStreamsInOrderAndThenCutsTheRest(t *testing.T) {
 	s, err := l.get(t.Context(), w.session)
 	require.NoError(t, err)
 	ended := 0
-	stream := l.open(t.Context(), s)
+	stream := l.opened(t.Context(), s)
 	l.stream(stream, func() {
 		l.extend(s, time.Now(), time.Second) // may use the leases itself
 		ended++
@@ -203,7 +203,7 @@ func TestShutdownEndsStreamsInOrderAndThenCutsTheRest(t *testing.T) {
 	require.NoError(t, stream.Err(), "it ends by itself")
 	require.NoError(t, plain.Err(), "a plain request runs to its end")
 	// One that becomes a stream only now ends at once.
-	late := l.open(t.Context(), s)
+	late := l.opened(t.Context(), s)
 	defer late.close()
 	l.stream(late, func() { ended++ })
 	require.Equal(t, 2, ended)
@@ -243,4 +243,10 @@ func TestRequestsWaitForARegistrationThatIsBeingAnswered(t *testing.T) {
 		require.False(t, l.awaitActivation(left, "/a"))
 		stuck()
 	})
+}
+
+func (l *leases) opened(client context.Context, s *lease) *flow {
+	f := &flow{}
+	l.open(client, f, s)
+	return f
 }

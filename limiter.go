@@ -2,7 +2,6 @@ package pinboard
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/netip"
@@ -89,19 +88,21 @@ func (l *limiter) checkTarget(r *http.Request) error {
 	return nil
 }
 
-// checkHeader returns a refusal for a header that is too large.
-func (l *limiter) checkHeader(r *http.Request) error {
+// checkHeader returns a refusal for a header that is too large. reserved says that
+// it has lines that only pinboard and its workers may use.
+func (l *limiter) checkHeader(r *http.Request) (reserved bool, err error) {
 	size, lines := len(r.Host), 0
 	for name, values := range r.Header {
+		reserved = reserved || wire.Reserved(name)
 		lines += len(values)
 		for _, value := range values {
 			size += len(name) + len(value)
 		}
 	}
 	if size > l.limits.HeaderBytes || lines > l.limits.HeaderLines {
-		return errHeaderTooLarge
+		return false, errHeaderTooLarge
 	}
-	return nil
+	return reserved, nil
 }
 
 // boundBody refuses a body that says that it is too long, and has one that turns
@@ -118,39 +119,48 @@ func (l *limiter) boundBody(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// enter counts a request of the data plane by its client's address.
-func (l *limiter) enter(addr netip.Addr) (leave func(), err error) {
-	site := quota.Site(addr)
-	switch err := l.requests.Take(site); {
-	case errors.Is(err, quota.ErrShare):
-		return nil, errBusyAddress
-	case err != nil:
-		return nil, errBusyNode
+// enter counts a request of the data plane by its client's address, until leave.
+func (l *limiter) enter(site netip.Prefix) error {
+	switch l.requests.Take(site) {
+	case nil:
+		return nil
+	case quota.ErrShare:
+		return errBusyAddress
 	}
-	return func() { l.requests.Give(site) }, nil
+	return errBusyNode
 }
+
+func (l *limiter) leave(site netip.Prefix) { l.requests.Give(site) }
 
 // enterID counts a request that was let in by its instance, whose namespace names
-// the binding.
-func (l *limiter) enterID(name instance) (leave func(), err error) {
+// the binding, until leaveID.
+func (l *limiter) enterID(name instance) error {
 	if l.ids.Take(name) != nil {
-		return nil, errBusyID
+		return errBusyID
 	}
-	return func() { l.ids.Give(name) }, nil
+	return nil
 }
 
-// keep returns how much of a body may be kept for a second worker, which must be
-// given back: nothing if too much is kept already.
-func (l *limiter) keep(most int, length int64) (n int, release func()) {
+func (l *limiter) leaveID(name instance) { l.ids.Give(name) }
+
+// keep returns how much of a body may be kept for a second worker, until free:
+// nothing if too much is kept already.
+func (l *limiter) keep(most int, length int64) (n int) {
 	if length >= 0 && length < int64(most) {
 		most = int(length)
 	}
 	size := int64(most)
 	if l.replay.Add(size) > l.limits.ReplayBytes {
 		l.replay.Add(-size)
-		return 0, func() {}
+		return 0
 	}
-	return most, func() { l.replay.Add(-size) }
+	return most
+}
+
+func (l *limiter) free(kept int) {
+	if kept > 0 {
+		l.replay.Add(-int64(kept))
+	}
 }
 
 // register waits for a worker's turn to register.

@@ -97,6 +97,7 @@ func New(opts Options) (*Pinboard, error) {
 	p.proxy = newProxy(p, transport)
 	p.probe = newProber(transport)
 	p.registry = newRegistry(p)
+	p.background.run = p.run
 	return p, nil
 }
 
@@ -105,13 +106,12 @@ func New(opts Options) (*Pinboard, error) {
 // with http.StripPrefix. http.ServeMux redirects paths with "//": put the
 // Pinboard in front of it where that matters.
 func (p *Pinboard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	done, ok := p.background.enter(p.run)
-	if !ok {
+	if !p.background.enter() {
 		w.Header().Set("Connection", "close")
 		p.writeRefusal(w, r, notNow("this node is shutting down", 0))
 		return
 	}
-	defer done()
+	defer p.background.leave()
 	defer p.boundEnd(w, r)
 	err := p.limiter.checkTarget(r)
 	var t target

@@ -109,7 +109,6 @@ func (p *placer) resolve(ctx context.Context, a ask) (route, error) {
 	a = p.pick(a) // from here on its namespace names the binding
 	if rt, ok := p.recall(ctx, a); ok {
 		p.counters.cacheHits.Add(1)
-		p.routes.renew(a.instance, rt)
 		return rt, nil
 	}
 	rt, err := p.lookUp(ctx, a)
@@ -202,7 +201,9 @@ func (p *placer) query(ctx context.Context, a ask) (route, error) {
 		rt = route{lease: s, epoch: res.Epoch, until: asked.Add(res.Left)}
 		p.vouched.vouch(p.bucket(a.instance), generation, s.ID, a.unless())
 		// So that the next request finds it known. An error does no harm here.
-		_, _ = p.known(ctx, a.instance)
+		if known, err := p.known(ctx, a.instance); err == nil {
+			p.vouched.note(p.bucket(a.instance), known.Generation)
+		}
 		return nil
 	})
 	if errors.Is(err, store.ErrNoSession) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"net/netip"
 	"time"
 
 	"go.uber.org/zap"
@@ -19,8 +20,9 @@ import (
 // proxy is the data plane: it lets a request in, finds the id's owner and
 // carries the request there and the answer back (protocol §§5, 6).
 type proxy struct {
-	p    *Pinboard
-	pool *upstream.Pool
+	p     *Pinboard
+	pool  *upstream.Pool
+	lates lates
 }
 
 func newProxy(p *Pinboard, transport *http.Transport) *proxy {
@@ -34,7 +36,10 @@ func (x *proxy) closeIdle() { x.pool.CloseIdle() }
 type call struct {
 	ask
 	// claims are for the attestation; the audience is still missing.
-	claims attest.Claims
+	claims  attest.Claims
+	account attest.Account // of the claims, if they have one
+	// counted is the instance that the request counts for.
+	counted instance
 	// who carried a credential that must not reach a worker; nil for nobody.
 	who *passport.Identity
 }
@@ -44,16 +49,30 @@ const statusClientGone = 499
 
 var errClientGone = refuse(statusClientGone, "the client has gone")
 
+// visit is a request as it comes in.
+type visit struct {
+	r *http.Request
+	target
+	sender
+	reserved bool // it has headers that only pinboard and its workers may use
+}
+
 // serve answers one request of the data plane. It panics with
 // http.ErrAbortHandler to cut an answer short that has begun.
 func (x *proxy) serve(w http.ResponseWriter, r *http.Request, t target) {
-	leave, err := x.enter(w, r)
+	v := visit{r: r, target: t, sender: x.proxies().sender(r)}
+	site := quota.Site(v.addr)
+	err := x.enter(w, &v, site)
 	if err != nil {
 		x.p.turnAway(w, r, err)
 		return
 	}
-	defer leave()
-	c, err := x.admit(r, t)
+	defer x.p.limiter.leave(site)
+	e := &exchange{x: x, w: w, r: r, rc: *http.NewResponseController(w)}
+	c := &e.call
+	if err = x.admit(c, &v); err == nil {
+		c.counted, err = x.enterID(r.Context(), &c.ask)
+	}
 	switch {
 	case err == errPreflight:
 		allowPreflight(w, r)
@@ -62,37 +81,35 @@ func (x *proxy) serve(w http.ResponseWriter, r *http.Request, t target) {
 		x.turnAway(w, r, c.namespace, err)
 		return
 	}
-	leaveID, err := x.enterID(r.Context(), c.ask)
-	if err != nil {
-		x.turnAway(w, r, c.namespace, err)
-		return
-	}
-	defer leaveID()
-	e := newExchange(x, w, r, t, c)
+	defer x.p.limiter.leaveID(c.counted)
+	e.prepare(&v)
 	defer e.release()
 	e.run()
 }
 
+func (x *proxy) proxies() proxies { return x.p.opts.TrustedProxies }
+
 // enter counts a request, and returns a refusal for one that is too large or one
 // too many.
-func (x *proxy) enter(w http.ResponseWriter, r *http.Request) (leave func(), err error) {
-	if err := x.p.limiter.checkHeader(r); err != nil {
-		return nil, err
+func (x *proxy) enter(w http.ResponseWriter, v *visit, site netip.Prefix) (err error) {
+	if v.reserved, err = x.p.limiter.checkHeader(v.r); err != nil {
+		return err
 	}
-	if err := x.p.limiter.boundBody(w, r); err != nil {
-		return nil, err
+	if err := x.p.limiter.boundBody(w, v.r); err != nil {
+		return err
 	}
-	return x.p.limiter.enter(proxies(x.p.opts.TrustedProxies).clientAddr(r))
+	return x.p.limiter.enter(site)
 }
 
 // enterID counts a request by its instance: by the binding, for clients choose
 // what host name they ask.
-func (x *proxy) enterID(ctx context.Context, a ask) (leave func(), err error) {
-	leave, err = x.p.limiter.enterID(x.p.placer.pick(a).instance)
-	if err != nil && x.p.placer.learn(ctx, a) {
-		leave, err = x.p.limiter.enterID(x.p.placer.pick(a).instance)
+func (x *proxy) enterID(ctx context.Context, a *ask) (counted instance, err error) {
+	counted = x.p.placer.pick(*a).instance
+	if err = x.p.limiter.enterID(counted); err != nil && x.p.placer.learn(ctx, *a) {
+		counted = x.p.placer.pick(*a).instance
+		err = x.p.limiter.enterID(counted)
 	}
-	return leave, err
+	return counted, err
 }
 
 // refuse answers in place of a worker, and lets a page that the namespace trusts
@@ -126,57 +143,59 @@ func gone(r *http.Request) error {
 // admit reads which instance is asked for and on whose behalf, and returns a
 // refusal for whom it is not open. The call of a refusal names no more than the
 // instance.
-func (x *proxy) admit(r *http.Request, t target) (call, error) {
+func (x *proxy) admit(c *call, v *visit) error {
+	r := v.r
 	if r.Method == http.MethodConnect {
-		return call{}, refuse(http.StatusNotImplemented, "CONNECT is not for an instance")
+		return refuse(http.StatusNotImplemented, "CONNECT is not for an instance")
 	}
 	if err := wellFormed(r); err != nil {
-		return call{}, err
+		return err
 	}
-	inst, err := t.instance()
+	inst, err := v.instance()
 	if err != nil {
-		return call{}, err
+		return err
 	}
-	c := call{ask: ask{instance: inst}}
-	seen := withoutReserved(r)
+	c.instance = inst
+	seen := withoutReserved(r, v.reserved)
 	// Also on a cluster call: a static token never reaches a worker.
 	who, err := x.p.opts.Passport.Identify(r.Context(), seen)
 	if err != nil {
 		if r.Context().Err() != nil {
-			return c, gone(r)
+			return gone(r)
 		}
-		return c, x.p.notIdentified(err)
+		return x.p.notIdentified(err)
 	}
 	c.who = who
 	// What is no host name is bound nowhere.
 	c.host, _ = wire.ParseHostname(r.Host)
-	if isClusterCall(r.Header) {
+	if v.reserved && isClusterCall(r.Header) {
 		claims, session, err := x.clusterCaller(r.Context(), r.Header)
 		if err != nil {
-			return c, err
+			return err
 		}
 		c.claims, c.prefer = claims, session.ID
 		c.key = func() (string, bool) { return "", false } // the preference is made
-		return c, nil
+		return nil
 	}
 	if err := x.p.opts.Passport.Admit(r.Context(), inst.namespace, who); err != nil {
 		if errors.Is(err, passport.ErrUnauthenticated) && isPreflight(r) && x.trusted(inst.namespace, r) {
-			return c, errPreflight
+			return errPreflight
 		}
-		return c, notAdmitted(err)
+		return notAdmitted(err)
 	}
 	if err := x.checkOrigin(inst.namespace, r, who); err != nil {
-		return c, err
+		return err
 	}
 	if who != nil {
-		c.claims.Account = &attest.Account{Subject: who.Subject, Scopes: who.Scopes, Claims: who.Claims}
+		c.account = attest.Account{Subject: who.Subject, Scopes: who.Scopes, Claims: who.Claims}
+		c.claims.Account = &c.account
 	}
-	addr := proxies(x.p.opts.TrustedProxies).clientAddr(r)
-	c.site = quota.Site(addr)
+	c.site = quota.Site(v.addr)
+	addr, t := v.addr, v.target
 	c.key = func() (string, bool) {
 		return x.p.affinityKey(t.original(seen), Client{Addr: addr, Identity: who})
 	}
-	return c, nil
+	return nil
 }
 
 func notAdmitted(err error) error {

@@ -55,7 +55,7 @@ func (e *exchange) drainIsOver(a *attempt) bool {
 // ownerDrain asks whether the owner drains, on its own or by an operator.
 // Unknown is no.
 func (e *exchange) ownerDrain(a *attempt) store.Drain {
-	ctx, cancel := context.WithTimeout(a.flow, storeTimeout)
+	ctx, cancel := context.WithTimeout(&a.flow, storeTimeout)
 	defer cancel()
 	s, err := e.x.p.store.Session(ctx, a.lease.ID)
 	if err != nil {
@@ -73,7 +73,7 @@ func (a *attempt) detail() string {
 	if !strings.EqualFold(strings.TrimSpace(kind), "application/json") || a.resp.Length > maxDetail {
 		return ""
 	}
-	late := newStall(a.late.limit, func() { a.flow.cancel(errAnswerLate) })
+	late := newStall(a.patience, func() { a.flow.cancel(errAnswerLate) })
 	late.watch()
 	for a.aheadErr == nil && len(a.ahead) <= maxDetail {
 		var piece []byte

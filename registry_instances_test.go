@@ -167,7 +167,7 @@ func (n *regNode) openFlow(sessionID string) *flow {
 	n.t.Helper()
 	s, err := n.pb.leases.get(n.t.Context(), sessionID)
 	require.NoError(n.t, err)
-	f := n.pb.leases.open(n.t.Context(), s)
+	f := n.pb.leases.opened(n.t.Context(), s)
 	n.t.Cleanup(f.close)
 	return f
 }

@@ -36,7 +36,7 @@ func (e *exchange) relay(a *attempt) {
 		// A stream lives longer than the host's limits for plain answers.
 		_ = e.rc.SetReadDeadline(time.Time{})
 		_ = e.rc.SetWriteDeadline(time.Time{})
-		e.x.p.leases.stream(a.flow, func() { a.flow.cancel(errStreamEnds) })
+		e.x.p.leases.stream(&a.flow, func() { a.flow.cancel(errStreamEnds) })
 	}
 	err := e.copyBody(a)
 	ended := a.flow.cause()
@@ -85,6 +85,7 @@ func (e *exchange) writeTrailers(announced []string, trailers upstream.Header) {
 // unblock has writes to the client end when the flow does: a client that
 // does not read must not hold a request that was cut. release takes that back.
 func (e *exchange) unblock(f *flow) (release func()) {
+	f.follow()
 	fired := make(chan struct{})
 	stop := f.AfterFunc(func() {
 		defer close(fired)
@@ -117,7 +118,7 @@ func (e *exchange) copyBody(a *attempt) error {
 	if err == io.EOF && len(piece) <= atOnce {
 		return e.put(piece) // the server sends it when the handler has returned
 	}
-	defer e.unblock(a.flow)()
+	defer e.unblock(&a.flow)()
 	flushed := e.flushHead(a.resp, len(piece) > 0)
 	silent := newStall(e.x.p.opts.Limits.Silence, func() { a.flow.cancel(errSilent) })
 	defer silent.stop()
@@ -149,7 +150,7 @@ func (e *exchange) copyBody(a *attempt) error {
 }
 
 func (e *exchange) write(p []byte) error {
-	e.writing.watch()
+	e.writes().watch()
 	defer e.writing.rest()
 	return e.put(p)
 }
@@ -166,7 +167,7 @@ func (e *exchange) put(p []byte) error {
 }
 
 func (e *exchange) flush() error {
-	e.writing.watch()
+	e.writes().watch()
 	defer e.writing.rest()
 	if err := e.rc.Flush(); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return &clientError{err}

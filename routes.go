@@ -20,6 +20,11 @@ type routeMemory struct {
 func (m *routeMemory) put(i instance, rt route) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.note(i, rt)
+}
+
+// note is put; the caller holds the lock.
+func (m *routeMemory) note(i instance, rt route) {
 	if m.young == nil {
 		m.young = map[instance]route{}
 	}
@@ -33,22 +38,23 @@ func (m *routeMemory) put(i instance, rt route) {
 // renewEvery is how much longer a route has to be good for to be noted anew.
 const renewEvery = time.Second
 
-// renew is put, unless it would change little.
-func (m *routeMemory) renew(i instance, rt route) {
-	m.mu.Lock()
-	known, ok := m.young[i]
-	m.mu.Unlock()
-	if !ok || !known.same(rt) || rt.until.Sub(known.until) >= renewEvery {
+// renew is put for what get has returned, unless it would change little.
+func (m *routeMemory) renew(i instance, had, rt route) {
+	if !had.same(rt) || rt.until.Sub(had.until) >= renewEvery {
 		m.put(i, rt)
 	}
 }
 
+// get returns where the id was last found.
 func (m *routeMemory) get(i instance) (route, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	rt, ok := m.young[i]
-	if !ok {
-		rt, ok = m.old[i]
+	if ok {
+		return rt, true
+	}
+	if rt, ok = m.old[i]; ok {
+		m.note(i, rt)
 	}
 	return rt, ok
 }

@@ -11,12 +11,18 @@ import (
 type stall struct {
 	limit time.Duration
 	end   func()
+	// early, if set, is called each time after earlyTime, if there is no progress
+	// until then.
+	early func()
 
 	mu    sync.Mutex
 	timer *time.Timer
 	due   time.Time // zero: at rest
 	over  bool
 }
+
+// earlyTime is well above what a plain request takes.
+const earlyTime = 5 * time.Millisecond
 
 // newStall returns a stall at rest; nil for no limit. end is called at most once for each watch,
 // and never after rest or stop has returned; it must not call the stall.
@@ -38,10 +44,14 @@ func (s *stall) watch() {
 		return
 	}
 	s.due = time.Now().Add(s.limit)
+	wait := s.limit
+	if s.early != nil {
+		wait = min(wait, earlyTime)
+	}
 	if s.timer == nil {
-		s.timer = time.AfterFunc(s.limit, s.fire)
+		s.timer = time.AfterFunc(wait, s.fire)
 	} else {
-		s.timer.Reset(s.limit)
+		s.timer.Reset(wait)
 	}
 }
 
@@ -74,8 +84,15 @@ func (s *stall) stop() {
 func (s *stall) fire() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	// A timer may have fired in the moment in which it was set anew.
-	if s.due.IsZero() || time.Now().Before(s.due) {
+	if s.due.IsZero() {
+		return
+	}
+	// A timer may also have fired in the moment in which it was set anew.
+	if left := time.Until(s.due); left > 0 {
+		if s.early != nil {
+			s.early()
+			s.timer.Reset(left)
+		}
 		return
 	}
 	s.due = time.Time{}

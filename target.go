@@ -98,6 +98,9 @@ func rawLength(escaped string, n int) int {
 // hasDotSegment looks at the decoded path, also behind slashes that were
 // escaped and behind backslashes, because a worker may fold them.
 func hasDotSegment(decoded string) bool {
+	if strings.IndexByte(decoded, '.') < 0 {
+		return false
+	}
 	for segment := range strings.FieldsFuncSeq(decoded, func(c rune) bool { return c == '/' || c == '\\' }) {
 		if segment == "." || segment == ".." {
 			return true

@@ -49,9 +49,10 @@ func (e *exchange) switchProtocols(a *attempt) {
 	worker, early := a.resp.Conn()
 	t := &tunnel{client: paced{client, limits.WritePause}, worker: paced{worker, limits.WritePause}, early: early}
 	t.silent = newStall(limits.Silence, t.end)
+	a.flow.follow()
 	stop := a.flow.AfterFunc(t.cut)
 	defer stop()
-	e.x.p.leases.stream(a.flow, t.end)
+	e.x.p.leases.stream(&a.flow, t.end)
 	t.run(head, pending(buffered))
 	e.x.debug("a WebSocket ended", &e.call, a.lease)
 }

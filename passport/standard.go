@@ -248,6 +248,10 @@ func (p *Standard) Identify(ctx context.Context, r *http.Request) (*Identity, er
 	if found == nil {
 		return nil, errors.Join(faults...)
 	}
+	if len(p.hideCookies) == 0 && len(p.hideQuery) == 0 && slices.Equal(headers, found.HideHeaders) &&
+		len(found.HideCookies) == 0 && len(found.HideQuery) == 0 {
+		return found, nil
+	}
 	who := *found
 	who.HideHeaders, who.HideCookies, who.HideQuery = headers, p.hideCookies, p.hideQuery
 	return &who, nil

@@ -22,6 +22,8 @@ type Error struct {
 // Error implements error.
 func (e *Error) Error() string { return e.Err.Error() }
 
+func (e Error) copy() *Error { return &e }
+
 // Unwrap returns Err.
 func (e *Error) Unwrap() error { return e.Err }
 

@@ -85,19 +85,19 @@ func New(cfg Config) *Pool {
 // Do sends a request and waits for the head of the final answer. ctx cancels
 // the exchange up to Response.Close. Every error is an *Error.
 func (p *Pool) Do(ctx context.Context, req *Request) (*Response, error) {
-	var failure Error
+	var failure Error // copied where it is returned, so that success costs none
 	if failure.Err = req.validate(); failure.Err != nil {
-		return nil, &failure
+		return nil, failure.copy()
 	}
 	for again := false; ; again = true {
 		if failure.Err = ctx.Err(); failure.Err != nil {
 			failure.NoConnection = !failure.Connected
-			return nil, &failure
+			return nil, failure.copy()
 		}
 		c, reused, err := p.acquire(ctx, req, again)
 		if err != nil {
 			failure.Err, failure.NoConnection = err, true
-			return nil, &failure
+			return nil, failure.copy()
 		}
 		failure.Connected = true
 		c.begin(reused)
@@ -112,11 +112,11 @@ func (p *Pool) Do(ctx context.Context, req *Request) (*Response, error) {
 		failure.Sent = failure.Sent || sent
 		failure.Err = err
 		if !reused || ctx.Err() != nil || !byWorker(err) || sent && (heard || !req.Repeatable) {
-			return nil, &failure
+			return nil, failure.copy()
 		}
 		if err := req.rewind(); err != nil {
 			failure.Err = errors.Join(failure.Err, err)
-			return nil, &failure
+			return nil, failure.copy()
 		}
 	}
 }

@@ -17,13 +17,15 @@ var errHostname = errors.New("must be a host name in ASCII, or an address")
 func ParseHostname(text string) (string, error) {
 	name := text
 	if end := strings.LastIndexByte(name, ':'); end > strings.LastIndexByte(name, ']') {
-		if strings.Trim(name[end+1:], "0123456789") != "" {
-			return "", errHostname
+		for _, c := range []byte(name[end+1:]) {
+			if c < '0' || c > '9' {
+				return "", errHostname
+			}
 		}
 		name = name[:end]
 	}
 	name = strings.TrimSuffix(name, ".")
-	if name == "" || len(name) > maxHostnameBytes || strings.ContainsFunc(name, notInHostname) {
+	if name == "" || len(name) > maxHostnameBytes || !isHostname(name) {
 		return "", errHostname
 	}
 	name = strings.ToLower(name)                         // after the check: some letters beyond ASCII become 'k' or 's'
@@ -41,8 +43,16 @@ func ParseHostname(text string) (string, error) {
 	return name, nil
 }
 
-func notInHostname(c rune) bool {
-	return (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && !strings.ContainsRune("-_.:[]", c)
+func isHostname(name string) bool {
+	for _, c := range []byte(name) {
+		switch {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9':
+		case c == '-', c == '_', c == '.', c == ':', c == '[', c == ']':
+		default:
+			return false
+		}
+	}
+	return true
 }
 
 // hostname normalises the field of that name, if it was there.

@@ -29,13 +29,31 @@ const (
 	maxLines = 10_000
 )
 
+// ended is the context of a look at what is at hand.
+var ended = func() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}()
+
 // Known reads through the client's cache; see the package comment. It returns
 // when ctx ends, whatever the client does.
 func (d *directory) Known(ctx context.Context, binding, id string) (store.Known, error) {
 	if !d.lines.tracked.Load() {
+		if err := ctx.Err(); err != nil {
+			return store.Known{}, fmt.Errorf("redis known: %w", err)
+		}
 		if err := d.track(ctx); err != nil {
 			return store.Known{}, err
 		}
+	}
+	line := d.lines.of(d.keys, binding, id)
+	known, err := d.atHand(line, id)
+	if err == nil {
+		return known, nil
+	}
+	if ctx.Err() != nil {
+		return store.Known{}, err
 	}
 	type answer struct {
 		known store.Known
@@ -43,7 +61,7 @@ func (d *directory) Known(ctx context.Context, binding, id string) (store.Known,
 	}
 	answers := make(chan answer, 1)
 	go func() {
-		known, err := d.known(ctx, d.keys.of(binding, id), id)
+		known, err := d.known(ctx, line, id)
 		answers <- answer{known, err}
 	}()
 	select {
@@ -54,106 +72,147 @@ func (d *directory) Known(ctx context.Context, binding, id string) (store.Known,
 	}
 }
 
-func (d *directory) known(ctx context.Context, bucket bucketKeys, id string) (store.Known, error) {
-	generation, asOf, err := d.generation(ctx, bucket)
+// maxLooks is how many may look at what is at hand at once. A look takes a
+// microsecond; but one that finds the client without a connection may wait for it
+// to dial, whatever the context says.
+const maxLooks = 64
+
+// atHand is known without waiting: what the client's cache has.
+func (d *directory) atHand(l *line, id string) (store.Known, error) {
+	defer d.lines.looks.Add(-1)
+	if d.lines.looks.Add(1) > maxLooks {
+		return store.Known{}, fmt.Errorf("redis known: %w", ended.Err())
+	}
+	return d.known(ended, l, id)
+}
+
+func (d *directory) known(ctx context.Context, l *line, id string) (store.Known, error) {
+	generation, asOf, err := d.generation(ctx, l)
 	if err != nil {
 		return store.Known{}, err
 	}
 	known := store.Known{Generation: generation, AsOf: asOf}
-	res := d.cached(ctx, rowKept, "HGET", bucket.rows(d.keys.leaf(id)), id)
-	if rueidis.IsRedisNil(res.Error()) {
+	command := d.client.B().Arbitrary("HGET").Keys(l.bucket.rows(d.keys.leaf(id))).Args(id).Build()
+	row, err := d.cached(ctx, rueidis.Cacheable(command), rowKept).ToString()
+	switch {
+	case rueidis.IsRedisNil(err):
 		return known, nil
+	case err != nil:
+		return store.Known{}, failed("known", err).err
 	}
-	a := read("known", res)
-	epoch, sid, ok := strings.Cut(a.text(), " ")
-	if a.err == nil {
-		known.SessionID = sid
-		epoch = strings.TrimRightFunc(epoch, unicode.IsLetter) // store.Why's
-		if known.Epoch, err = strconv.ParseInt(epoch, 10, 64); err != nil || !ok {
-			a.fail(errForm)
-		}
+	epoch, sid, ok := strings.Cut(row, " ")
+	epoch = strings.TrimRightFunc(epoch, unicode.IsLetter) // store.Why's
+	if known.Epoch, err = strconv.ParseInt(epoch, 10, 64); err != nil || !ok {
+		return store.Known{}, failed("known", errForm).err
 	}
-	return known, a.err
+	known.SessionID = sid
+	return known, nil
 }
 
 // generation returns a bucket's generation, and the latest time when the
 // connection that tells of the bucket's rows was asked and then answered.
-func (d *directory) generation(ctx context.Context, bucket bucketKeys) (string, time.Time, error) {
+func (d *directory) generation(ctx context.Context, l *line) (string, time.Time, error) {
 	every := time.Duration(d.lease) * time.Millisecond / confirmations
 	asked := time.Now()
-	turn := d.lines.turn(bucket)
-	// All of the text, however the end of the range is written.
-	res := d.cached(ctx, every, "GETRANGE", bucket.generation(), "0", strconv.Itoa(maxGeneration+turn))
-	a := read("known", res)
-	text := a.text()
-	if a.err != nil {
-		return "", time.Time{}, a.err
+	res := d.cached(ctx, l.question(d.client), every)
+	text, err := res.ToString()
+	if err != nil {
+		return "", time.Time{}, failed("known", err).err
 	}
 	if !res.IsCacheHit() {
-		return text, d.lines.heard(bucket, asked), nil
+		return text, l.heard(asked), nil
 	}
-	return text, d.lines.lastHeard(bucket, asked.Add(-2*every)), nil
+	return text, l.lastHeard(asked.Add(-2 * every)), nil
 }
 
 // maxGeneration is more than a generation has digits.
 const maxGeneration = 32
 
 // cached runs a command that reads one key, through the client's cache.
-func (d *directory) cached(ctx context.Context, ttl time.Duration, name, key string, args ...string) rueidis.RedisResult {
-	command := d.client.B().Arbitrary(name).Keys(key).Args(args...).Build()
+func (d *directory) cached(ctx context.Context, command rueidis.Cacheable, ttl time.Duration) rueidis.RedisResult {
 	// None of the keys expires, so that the client need not ask when.
-	return d.client.DoCache(ctx, rueidis.Cacheable(command).ToStaticTTL(), ttl)
+	return d.client.DoCache(ctx, command.ToStaticTTL(), ttl)
 }
 
-// lines is when what tells of changes in each bucket was last heard of. The zero
-// lines know of nothing.
+// lines is what tells of changes, and when it was last heard of, bucket by
+// bucket. The zero lines know of nothing.
 type lines struct {
 	tracked atomic.Bool
+	looks   atomic.Int32
 
 	mu       sync.Mutex
 	askAgain time.Time
-	byBucket map[bucketKeys]line
+	byBucket map[lineKey]*line
 }
 
-// line is when Redis was asked, on the connection that tells of a bucket's
-// changes, to which it answered later.
-type line struct {
-	asked time.Time
-	turn  int
+type lineKey struct {
+	binding string
+	shard   int
 }
 
-func (l *lines) turn(bucket bucketKeys) int {
+// of returns the line of an id's bucket.
+func (l *lines) of(k keys, binding, id string) *line {
+	key := lineKey{binding, store.Shard(id, k.shards)}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.byBucket[bucket].turn
+	one := l.byBucket[key]
+	if one == nil {
+		if l.byBucket == nil || len(l.byBucket) >= maxLines {
+			l.byBucket = map[lineKey]*line{}
+		}
+		one = &line{bucket: k.bucket(binding, key.shard)}
+		l.byBucket[key] = one
+	}
+	return one
+}
+
+// line is the connection that tells of a bucket's changes.
+type line struct {
+	bucket bucketKeys
+
+	mu sync.Mutex
+	// asked is when Redis was asked for the generation, to which it answered
+	// later.
+	asked time.Time
+	turn  int
+	// ask is the question of the present turn, once it was put.
+	ask rueidis.Cacheable
+	put bool
+}
+
+// question returns the command that reads the bucket's generation.
+func (l *line) question(client rueidis.Client) rueidis.Cacheable {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.put {
+		// All of the text, however the end of the range is written.
+		last := strconv.Itoa(maxGeneration + l.turn)
+		command := client.B().Arbitrary("GETRANGE").Keys(l.bucket.generation()).Args("0", last).Build()
+		l.ask, l.put = rueidis.Cacheable(command).Pin(), true
+	}
+	return l.ask
 }
 
 // lastHeard returns when the line was last asked, of what came from the cache. The
 // cache goes by the wall clock: set back, it takes what is too old for young, but
 // not under another name, for which there is the turn.
-func (l *lines) lastHeard(bucket bucketKeys, tooOld time.Time) time.Time {
+func (l *line) lastHeard(tooOld time.Time) time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	one, ok := l.byBucket[bucket]
-	if ok && one.asked.Before(tooOld) {
-		one.turn++
-		l.byBucket[bucket] = one
+	if !l.asked.IsZero() && l.asked.Before(tooOld) {
+		l.turn++
+		l.put = false
 	}
-	return one.asked
+	return l.asked
 }
 
-func (l *lines) heard(bucket bucketKeys, asked time.Time) time.Time {
+func (l *line) heard(asked time.Time) time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.byBucket == nil || len(l.byBucket) >= maxLines {
-		l.byBucket = map[bucketKeys]line{}
+	if asked.After(l.asked) {
+		l.asked = asked
 	}
-	one := l.byBucket[bucket]
-	if asked.After(one.asked) {
-		one.asked = asked
-		l.byBucket[bucket] = one
-	}
-	return one.asked
+	return l.asked
 }
 
 // track asks whether the connections of the client are told of changes. While one

@@ -282,21 +282,51 @@ func TestASilentConnectionMakesNothingLookYoung(t *testing.T) {
 // The client's cache goes by the wall clock, which may be set back.
 func TestALineThatWasNotHeardOfForLongIsAskedUnderAnotherName(t *testing.T) {
 	t.Parallel()
-	var l lines
-	b := bucketKeys("b")
+	var all lines
+	l := all.of(keys{"k", 1}, "/b", "x")
 	now := time.Now()
-	require.Zero(t, l.lastHeard(b, now))
-	require.Zero(t, l.turn(b), "nothing has been heard yet")
-	require.Equal(t, now, l.heard(b, now))
-	require.Equal(t, now, l.heard(b, now.Add(-time.Second)), "an answer that is late")
-	require.Equal(t, now, l.lastHeard(b, now.Add(-time.Second)))
-	require.Zero(t, l.turn(b))
-	l.lastHeard(b, now.Add(time.Second))
-	require.Equal(t, 1, l.turn(b))
+	require.Zero(t, l.lastHeard(now))
+	require.Zero(t, l.turn, "nothing has been heard yet")
+	require.Equal(t, now, l.heard(now))
+	require.Equal(t, now, l.heard(now.Add(-time.Second)), "an answer that is late")
+	require.Equal(t, now, l.lastHeard(now.Add(-time.Second)))
+	require.Zero(t, l.turn)
+	l.lastHeard(now.Add(time.Second))
+	require.Equal(t, 1, l.turn)
 	for i := range 2 * maxLines {
-		l.heard(bucketKeys(fmt.Sprint(i)), now)
+		all.of(keys{"k", 1}, fmt.Sprint(i), "x")
 	}
-	require.LessOrEqual(t, len(l.byBucket), maxLines)
+	require.LessOrEqual(t, len(all.byBucket), maxLines)
+}
+
+// What is at hand is told at once also where nothing may be asked.
+func TestALookAsksForNothing(t *testing.T) {
+	t.Parallel()
+	own := redistest.New(t, redistest.Options{})
+	admin := own.Client(t)
+	d := openOn(own.Client(t), time.Hour)
+	session, _ := d.placed(t, "x")
+	calls(t, admin)
+	_, err := d.Known(ended, "/counters", "x")
+	require.ErrorIs(t, err, context.Canceled, "whether changes are told of was not asked either")
+	require.Empty(t, calls(t, admin))
+	_, err = d.Known(t.Context(), "/counters", "y")
+	require.NoError(t, err)
+	calls(t, admin)
+	_, err = d.Known(ended, "/counters", "x")
+	require.ErrorIs(t, err, context.Canceled)
+	require.Empty(t, calls(t, admin))
+	_, err = d.Known(t.Context(), "/counters", "x")
+	require.NoError(t, err)
+	calls(t, admin)
+	for range 1000 {
+		known, err := d.Known(ended, "/counters", "x")
+		require.NoError(t, err)
+		require.Equal(t, session, known.SessionID)
+		_, err = d.atHand(d.lines.of(d.keys, "/counters", "x"), "x")
+		require.NoError(t, err)
+	}
+	require.Empty(t, calls(t, admin))
 }
 
 func TestAMalformedRowIsAnError(t *testing.T) {
