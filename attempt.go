@@ -41,13 +41,14 @@ type attempt struct {
 	patience time.Duration
 	// informed is the number of informational answers so far.
 	informed int
+	leg      *leg // nil without a TracerProvider
 }
 
 // send sends the request to the owner, once, and waits for the answer's header.
 // The error is a refusal for the client; the attempt is closed then.
 func (e *exchange) send(rt route) (*attempt, error) {
 	e.tried = rt
-	a := &attempt{route: rt, patience: e.answerTime()}
+	a := &attempt{route: rt, patience: e.answerTime(), leg: e.trail.attempt(e, rt)}
 	e.x.p.leases.open(e.r.Context(), &a.flow, rt.lease)
 	if e.body != nil {
 		a.flow.follow() // the client may be slow
@@ -57,12 +58,15 @@ func (e *exchange) send(rt route) (*attempt, error) {
 	err := e.request(a)
 	if err == nil && rt.over() {
 		err = errRouteOver // this process was stopped for long, most likely
+		a.leg.failed(e, a, err)
 	}
 	if err == nil {
 		a.late.watch()
 		if a.resp, err = e.x.pool.Do(&a.flow, &a.req); err != nil {
+			a.leg.failed(e, a, err)
 			err = e.lost(a, err)
 		} else {
+			a.leg.answered(a.resp)
 			e.sending = e.sending || e.body != nil
 		}
 	}
@@ -136,6 +140,7 @@ func (a *attempt) close() {
 		a.resp.Close()
 	}
 	a.flow.close()
+	a.leg.end()
 }
 
 // request makes the one request that goes to the worker.
@@ -146,7 +151,7 @@ func (e *exchange) request(a *attempt) error {
 	}
 	fields := append(e.fields, wire.HeaderEpoch+": "...)
 	fields = append(strconv.AppendInt(fields, a.epoch, 10), "\r\n"...)
-	fields = appendField(fields, wire.HeaderAttestation, attestation)
+	fields = a.leg.inject(appendField(fields, wire.HeaderAttestation, attestation))
 	a.req = upstream.Request{
 		Origin: a.lease.origin,
 		Method: e.r.Method,

@@ -44,6 +44,7 @@ type exchange struct {
 	sending  bool        // the body is being read for a worker, or was
 	tried    route       // where the request was sent last, if anywhere
 	held     *held       // once the request has had to wait
+	trail    *trail      // nil without a TracerProvider
 
 	// awaiting bounds the waits for the client's body, writing those for the
 	// client to read: see writes.
@@ -59,7 +60,7 @@ type exchange struct {
 
 // prepare makes the request as the worker gets it. release must be called.
 func (e *exchange) prepare(v *visit) {
-	r, who := e.r, e.call.who
+	r, who := e.trail.strip(e.r), e.call.who
 	e.uri, e.upgrade = v.path, wantsWebSocket(r)
 	e.buffer = fieldBuffers.Get().(*[]byte) // see New
 	e.fields = e.x.proxies().appendFields((*e.buffer)[:0], r, v.peer, who)
@@ -151,7 +152,7 @@ func (e *exchange) try(rt route) outcome {
 	e.tried = route{}
 	if rt.lease == nil {
 		var err error
-		if rt, err = e.x.p.placer.resolve(e.r.Context(), e.call.ask); err != nil {
+		if rt, err = e.resolve(e.call.ask); err != nil {
 			if e.r.Context().Err() != nil {
 				err = e.gone()
 			}
@@ -192,6 +193,7 @@ func (e *exchange) try(rt route) outcome {
 // refuse answers in place of a worker.
 func (e *exchange) refuse(err error) {
 	e.begin()
+	e.trail.refused(err)
 	e.x.refuse(e.w, e.r, e.call.namespace, err)
 	e.finish(true)
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/redis/rueidis"
+	"go.opentelemetry.io/otel/trace"
 	"go.uber.org/zap"
 
 	"github.com/pinboard-go/pinboard/internal/store"
@@ -86,6 +87,16 @@ type Options struct {
 
 	// Hooks are told what happens to ids and workers. Default: nobody is told.
 	Hooks Hooks
+
+	// TracerProvider makes the spans that docs/tracing.md tells of, and has workers
+	// get the trace context (W3C traceparent) of theirs. With noop.NewTracerProvider()
+	// there are none, and what clients say of traces passes untouched, as it does while
+	// there is no provider. Default: the process's, otel.GetTracerProvider(), once
+	// somebody has set it.
+	TracerProvider trace.TracerProvider
+	// TraceIDs has spans tell which id they are about, which may be the name of a
+	// person. Default false.
+	TraceIDs bool
 
 	// Transport is the model for connections to workers: its TLS settings and
 	// limits are taken over, for workers at https:// their authority (RootCAs)

@@ -66,6 +66,7 @@ type Pinboard struct {
 	pace     *pace
 	events   *history
 	hooks    *hooks // nil without any
+	traces   *traces
 
 	counters   counters
 	background background
@@ -96,6 +97,8 @@ func New(opts Options) (*Pinboard, error) {
 	transport := newTransport(opts.Transport, &opts.Limits)
 	p.proxy = newProxy(p, transport)
 	p.probe = newProber(transport)
+	p.traces = newTraces(&p.opts)
+	p.probe.traces = p.traces
 	p.registry = newRegistry(p)
 	p.background.run = p.run
 	return p, nil

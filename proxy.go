@@ -68,16 +68,20 @@ func (x *proxy) serve(w http.ResponseWriter, r *http.Request, t target) {
 		return
 	}
 	defer x.p.limiter.leave(site)
-	e := &exchange{x: x, w: w, r: r, rc: *http.NewResponseController(w)}
+	e := &exchange{x: x, w: w, r: r, rc: *http.NewResponseController(w), trail: x.p.traces.enter()}
 	c := &e.call
 	if err = x.admit(c, &v); err == nil {
 		c.counted, err = x.enterID(r.Context(), &c.ask)
 	}
+	e.trail.begin(&v, c, err)
+	defer e.trail.end()
 	switch {
 	case err == errPreflight:
+		e.trail.answered(http.StatusNoContent)
 		allowPreflight(w, r)
 		return
 	case err != nil:
+		e.trail.refused(err)
 		x.turnAway(w, r, c.namespace, err)
 		return
 	}

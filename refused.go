@@ -110,7 +110,7 @@ func (e *exchange) sendElsewhere(first *attempt) (a *attempt, waits bool, err er
 		}
 		return first, false, nil
 	}
-	rt, err := e.x.p.placer.resolve(e.r.Context(), again)
+	rt, err := e.resolve(again)
 	if err != nil {
 		e.tell("refused by the owner, and no other worker", first.lease, zap.Error(err))
 		return first, isMoving(err), nil
@@ -142,7 +142,7 @@ func (e *exchange) deliver(rt route) (*attempt, error) {
 	}
 	again := e.call.ask
 	again.fresh = true
-	next, lookUp := e.x.p.placer.resolve(e.r.Context(), again)
+	next, lookUp := e.resolve(again)
 	switch {
 	case e.r.Context().Err() != nil:
 		return nil, e.gone()

@@ -40,6 +40,7 @@ func (e *exchange) relay(a *attempt) {
 	}
 	err := e.copyBody(a)
 	ended := a.flow.cause()
+	e.trail.cut(e, a, err)
 	a.close()
 	switch {
 	case err == nil:
@@ -64,6 +65,7 @@ func (e *exchange) writeHead(resp *upstream.Response) (announced []string) {
 	if len(announced) > 0 {
 		h[headerTrailer] = []string{strings.Join(announced, ", ")}
 	}
+	e.trail.answered(resp.Status)
 	e.w.WriteHeader(resp.Status)
 	return announced
 }

@@ -1,0 +1,233 @@
+package pinboard
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/pinboard-go/pinboard/internal/upstream"
+	"github.com/pinboard-go/pinboard/internal/wire"
+)
+
+// Why something ended before it was whole: error.type, or pinboard.end where
+// nobody here is to blame.
+const (
+	endClient      = "client_gone"
+	endBody        = "body_unreadable" // the client's
+	endOwner       = "owner_ended"     // its session
+	endNode        = "node_stopping"
+	endSilent      = "silent"
+	endTimeout     = "timeout"
+	endNoConnect   = "no_connection"
+	endMalformed   = "malformed_answer"
+	endLost        = "connection_lost"
+	endOutOfTime   = "looked_up_too_long_ago" // nothing was sent
+	endUnspecified = "_OTHER"
+)
+
+// leg is what is traced of one request to a worker. A nil one traces nothing.
+type leg struct {
+	ctx  context.Context
+	span trace.Span
+}
+
+// attempt begins a request to a worker.
+func (l *trail) attempt(e *exchange, rt route) *leg {
+	if l == nil {
+		return nil
+	}
+	attrs := append(addressOf(&rt.lease.origin), methodOf(e.r), semconv.NetworkProtocolVersion("1.1"),
+		attrNamespace.String(e.call.namespace), attrWorker.String(rt.lease.ClientID), attrEpoch.Int64(rt.epoch))
+	if l.ids {
+		attrs = append(attrs, attrID.String(e.call.id))
+	}
+	if l.attempts > 0 {
+		attrs = append(attrs, semconv.HTTPRequestResendCount(l.attempts))
+	}
+	l.attempts++
+	ctx, span := l.tracer.Start(l.ctx, "pinboard.attempt", trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(attrs...))
+	return &leg{ctx, span}
+}
+
+func addressOf(o *upstream.Origin) []attribute.KeyValue {
+	host, port, err := net.SplitHostPort(o.Addr)
+	if err != nil {
+		return nil
+	}
+	number, _ := strconv.Atoi(port)
+	return []attribute.KeyValue{semconv.ServerAddress(host), semconv.ServerPort(number)}
+}
+
+// inject appends what tells the worker of the span.
+func (g *leg) inject(fields []byte) []byte {
+	if g == nil {
+		return fields
+	}
+	carrier := fieldCarrier{fields}
+	w3c.Inject(g.ctx, &carrier)
+	return carrier.fields
+}
+
+// answered notes the head of a worker's answer.
+func (g *leg) answered(resp *upstream.Response) {
+	if g == nil {
+		return
+	}
+	g.span.SetAttributes(semconv.HTTPResponseStatusCode(resp.Status))
+	if resp.Status >= 400 {
+		g.span.SetAttributes(semconv.ErrorTypeKey.String(strconv.Itoa(resp.Status)))
+		g.span.SetStatus(codes.Error, "")
+	}
+	switch reason := resp.Header.Get(wire.HeaderRefusal); reason {
+	case "":
+	case wire.RefusalLeaseUnhealthy, wire.RefusalExpired, wire.RefusalDraining, wire.RefusalClosing,
+		wire.RefusalStaleEpoch, wire.RefusalReleasedEpoch, wire.RefusalCapacity, wire.RefusalActivationQueue:
+		g.span.SetAttributes(attrRefusal.String(reason))
+	default: // what it says may be anything
+		g.span.SetAttributes(attrRefusal.String(endUnspecified))
+	}
+}
+
+// note notes why something ended early.
+func note(span trace.Span, reason string, fault bool) {
+	if !fault {
+		span.SetAttributes(attrEnd.String(reason))
+		return
+	}
+	span.SetAttributes(semconv.ErrorTypeKey.String(reason))
+	span.SetStatus(codes.Error, reason)
+}
+
+// failed notes that a worker has not answered.
+func (g *leg) failed(e *exchange, a *attempt, err error) {
+	if g == nil {
+		return
+	}
+	reason, fault := e.reasonOf(a, err)
+	note(g.span, reason, fault)
+}
+
+// cut notes how an answer ended that is not whole: err is nil for one that is.
+func (l *trail) cut(e *exchange, a *attempt, err error) {
+	if l == nil || err == nil {
+		return
+	}
+	reason, fault := e.reasonOf(a, err)
+	note(l.span, reason, fault)
+	note(a.leg.span, reason, fault)
+}
+
+// tunnelled notes how a WebSocket ended, if it was not one of its ends that ended
+// it.
+func (l *trail) tunnelled(e *exchange, a *attempt, t *tunnel) {
+	if l == nil {
+		return
+	}
+	cause := a.flow.cause()
+	switch {
+	case t.quiet.Load():
+		cause = errSilent
+	case t.ending.Load():
+		cause = errStreamEnds
+	case cause == nil:
+		return
+	}
+	l.cut(e, a, cause)
+}
+
+// end ends the span. It may be called twice.
+func (g *leg) end() {
+	if g != nil {
+		g.span.End()
+	}
+}
+
+// reasonOf tells why a request to a worker failed, or its answer was not whole, and
+// whether that is an error: the client's leaving is none, nor is this node's shutdown
+// where a stream ends in good order.
+func (e *exchange) reasonOf(a *attempt, err error) (reason string, fault bool) {
+	cause := a.flow.cause()
+	if cause == nil {
+		cause = err
+	}
+	_, unread := errors.AsType[*clientError](err)
+	failure, ok := errors.AsType[*upstream.Error](err)
+	switch {
+	case errors.Is(cause, errStreamEnds):
+		return endNode, false
+	case errors.Is(cause, errOwnerEnded):
+		return endOwner, true
+	case errors.Is(cause, errNodeStops):
+		return endNode, true
+	case errors.Is(cause, errSilent):
+		return endSilent, true
+	case errors.Is(cause, errAnswerLate):
+		return endTimeout, true
+	case unread, e.r.Context().Err() != nil:
+		return endClient, false
+	case e.body != nil && e.body.Err() != nil && e.body.Err() != io.EOF:
+		return endBody, false
+	case errors.Is(err, errRouteOver):
+		return endOutOfTime, true
+	case ok && failure.NoConnection:
+		return endNoConnect, true
+	case errors.Is(err, upstream.ErrMalformedAnswer):
+		return endMalformed, true
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return endTimeout, true
+	}
+	return endLost, true
+}
+
+// probe begins a probe of a worker, below the host's span of the registry's call if
+// there is one.
+func (t *traces) probe(ctx context.Context, advertised string) (context.Context, *leg) {
+	tracer := t.tracer()
+	if tracer == nil {
+		return ctx, nil
+	}
+	origin := upstream.ParseOrigin(advertised)
+	ctx, span := tracer.Start(ctx, "pinboard.probe", trace.WithSpanKind(trace.SpanKindClient),
+		trace.WithAttributes(append(addressOf(&origin), semconv.HTTPRequestMethodGet)...))
+	return ctx, &leg{ctx, span}
+}
+
+// probed ends a probe.
+func (g *leg) probed(err error) {
+	if g == nil {
+		return
+	}
+	if err != nil {
+		g.span.SetStatus(codes.Error, asRefusal(err).message)
+		g.span.SetAttributes(semconv.ErrorTypeKey.String(strconv.Itoa(asRefusal(err).status)))
+	}
+	g.end()
+}
+
+// injectInto is inject for a request of net/http's.
+func (g *leg) injectInto(h http.Header) {
+	if g != nil {
+		w3c.Inject(g.ctx, headerCarrier(h))
+	}
+}
+
+// fieldCarrier writes header lines.
+type fieldCarrier struct{ fields []byte }
+
+// Get implements propagation.TextMapCarrier.
+func (*fieldCarrier) Get(string) string { return "" }
+
+// Set implements propagation.TextMapCarrier.
+func (c *fieldCarrier) Set(key, value string) { c.fields = appendField(c.fields, key, value) }
+
+// Keys implements propagation.TextMapCarrier.
+func (*fieldCarrier) Keys() []string { return nil }
