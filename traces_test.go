@@ -338,6 +338,11 @@ func TestTheProcesssProviderCountsOnceThereIsOne(t *testing.T) {
 	}
 	require.Eventually(t, func() bool { return len(spans.Ended()) == 6 }, patience, time.Millisecond)
 	require.NotContains(t, w.seen()[2].header.Get("Traceparent"), clientTrace)
+	f = newFront(t, func(s *setup) { s.opts.TracerProvider = noop.NewTracerProvider() })
+	f.register(w, "a")
+	f.get("/counters/alice", "traceparent: "+clientParent)
+	require.Equal(t, clientParent, w.seen()[3].header.Get("Traceparent"), "this node is to have none")
+	require.Len(t, spans.Ended(), 6)
 }
 
 // Not parallel: it counts what the whole process allocates.
