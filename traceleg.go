@@ -50,7 +50,10 @@ func (l *trail) attempt(e *exchange, rt route) *leg {
 	if l.ids {
 		attrs = append(attrs, attrID.String(e.call.id))
 	}
-	if l.attempts > 0 {
+	if l.attempts == 0 { // the namespace is one that is served
+		l.span.SetName("pinboard.proxy " + e.call.namespace)
+		l.span.SetAttributes(semconv.HTTPRoute(e.call.namespace + "/{id}"))
+	} else {
 		attrs = append(attrs, semconv.HTTPRequestResendCount(l.attempts))
 	}
 	l.attempts++

@@ -106,7 +106,6 @@ type trail struct {
 
 	ctx      context.Context // the request's, with its span
 	span     trace.Span      // nil before begin
-	named    bool
 	hold     trace.Span
 	attempts int
 }
@@ -213,15 +212,6 @@ func (l *trail) strip(r *http.Request) *http.Request {
 	return &seen
 }
 
-// name names the span by a namespace that is served.
-func (l *trail) name(namespace string) {
-	if !l.named {
-		l.named = true
-		l.span.SetName("pinboard.proxy " + namespace)
-		l.span.SetAttributes(semconv.HTTPRoute(namespace + "/{id}"))
-	}
-}
-
 // answered notes the status of a worker's answer, as the client gets it.
 func (l *trail) answered(status int) {
 	if l == nil || l.span == nil {
@@ -307,7 +297,6 @@ func (e *exchange) resolve(a ask) (route, error) {
 	span.SetAttributes(attrOutcome.String(outcome))
 	if err == nil {
 		span.SetAttributes(attrWorker.String(rt.lease.ClientID), attrEpoch.Int64(rt.epoch))
-		l.name(e.call.namespace)
 	}
 	return rt, err
 }
@@ -317,17 +306,14 @@ const (
 	headerTracestate  = "Tracestate"
 )
 
-// headerCarrier reads the trace context of a request. Two traceparents are none
-// (W3C Trace Context, section 3.2); tracestates are one list.
+// headerCarrier reads the trace context of a request. Several tracestates are one
+// list; several traceparents, joined like that, are malformed, as they should be
+// (W3C Trace Context, section 3.2).
 type headerCarrier http.Header
 
 // Get implements propagation.TextMapCarrier.
 func (h headerCarrier) Get(key string) string {
-	values := http.Header(h).Values(key)
-	if len(values) > 1 && strings.EqualFold(key, headerTraceparent) {
-		return ""
-	}
-	return strings.Join(values, ",")
+	return strings.Join(http.Header(h).Values(key), ",")
 }
 
 // Set implements propagation.TextMapCarrier.

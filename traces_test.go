@@ -289,6 +289,20 @@ func TestAWaitIsASpan(t *testing.T) {
 	require.Equal(t, "refused", attrs(all[1])["pinboard.outcome"])
 }
 
+func TestARequestThatWaitedIsTracedToItsWorker(t *testing.T) {
+	t.Parallel()
+	f := newTraced(t, func(s *setup) { s.opts.PlacementHold = patience })
+	f.register(newFake(t, nil), "a", func(r *store.Registration) { r.Draining = true })
+	c := f.ask("GET /counters/alice HTTP/1.1\r\nHost: p\r\n\r\n")
+	require.Eventually(t, func() bool { return f.pb.counters.held.Load() == 1 }, patience, time.Millisecond)
+	f.register(newFake(t, nil), "b")
+	require.Equal(t, 200, c.answer("GET").StatusCode)
+	all := f.ended(4)
+	require.Equal(t, []string{"pinboard.proxy /counters", "pinboard.resolve", "pinboard.hold", "pinboard.attempt"}, all.names())
+	require.Equal(t, "found", attrs(all[2])["pinboard.outcome"])
+	require.Equal(t, "b", attrs(all[3])["pinboard.worker"])
+}
+
 func TestAProbeIsTracedAndTellsTheWorker(t *testing.T) {
 	t.Parallel()
 	spans := tracetest.NewSpanRecorder()
