@@ -48,13 +48,14 @@ type attempt struct {
 // The error is a refusal for the client; the attempt is closed then.
 func (e *exchange) send(rt route) (*attempt, error) {
 	e.tried = rt
-	a := &attempt{route: rt, patience: e.answerTime(), leg: e.trail.attempt(e, rt)}
+	a := &attempt{route: rt, patience: e.answerTime()}
 	e.x.p.leases.open(e.r.Context(), &a.flow, rt.lease)
 	if e.body != nil {
 		a.flow.follow() // the client may be slow
 	}
 	a.late = e.x.lates.get(&a.flow, a.patience)
 	defer e.awaited(a)
+	a.leg = e.trail.attempt(e, rt)
 	err := e.request(a)
 	if err == nil && rt.over() {
 		err = errRouteOver // this process was stopped for long, most likely

@@ -193,9 +193,9 @@ func (e *exchange) try(rt route) outcome {
 // refuse answers in place of a worker.
 func (e *exchange) refuse(err error) {
 	e.begin()
-	e.trail.refused(err)
 	e.x.refuse(e.w, e.r, e.call.namespace, err)
 	e.finish(true)
+	e.trail.refused(err)
 }
 
 // release gives back what the exchange has had of the node's limits.

@@ -127,8 +127,8 @@ func (r *history) record(ctx context.Context, e store.Event) {
 // tellPlacement tells of a placement if it moved an id, or of a quarantine that has
 // begun. It runs for each look-up of the store.
 func (p *placer) tellPlacement(a *ask, res *store.Result) {
-	p.hooks.placed(a, res, p.leases.clientOf)
 	moved := res.Outcome == store.Placed && res.Why.Cause != store.New
+	p.hooks.placed(a, res, p.leases.clientOf)
 	if !moved && !res.Begun {
 		return
 	}

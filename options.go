@@ -174,6 +174,9 @@ func (o Options) withDefaults() Options {
 	if o.Affinity.Key == nil {
 		o.Affinity.Key = clientAddress
 	}
+	if o.Hooks.Queue == 0 {
+		o.Hooks.Queue = standardHookQueue
+	}
 	if o.ReplayBuffer == 0 {
 		o.ReplayBuffer = 64 << 10
 	}
@@ -182,9 +185,6 @@ func (o Options) withDefaults() Options {
 	}
 	if o.MaxHeldPerID == 0 {
 		o.MaxHeldPerID = min(100, o.MaxHeld)
-	}
-	if o.Hooks.Queue == 0 {
-		o.Hooks.Queue = standardHookQueue
 	}
 	o.Limits.fill(o.Transport)
 	if o.Logger == nil {
@@ -230,6 +230,9 @@ func (o *Options) validate() error {
 	if o.ReplayBuffer < 0 || o.ReplayBuffer > maxReplay {
 		fault("ReplayBuffer is %d, must be from 0 to %d bytes", o.ReplayBuffer, maxReplay)
 	}
+	if o.Hooks.Queue < 1 || o.Hooks.Queue > maxHookQueue {
+		fault("Hooks.Queue is %d, must be from 1 to %d", o.Hooks.Queue, maxHookQueue)
+	}
 	if o.PlacementHold < 0 || o.PlacementHold > maxHold {
 		fault("PlacementHold is %v, must be from 0 to %v", o.PlacementHold, maxHold)
 	}
@@ -240,9 +243,6 @@ func (o *Options) validate() error {
 	}
 	if o.DrainRate != 0 && !(o.DrainRate >= minDrainRate && o.DrainRate <= maxDrainRate) {
 		fault("DrainRate is %v, must be 0 or a number from %v to %v", o.DrainRate, minDrainRate, int(maxDrainRate))
-	}
-	if o.Hooks.Queue < 1 || o.Hooks.Queue > maxHookQueue {
-		fault("Hooks.Queue is %d, must be from 1 to %d", o.Hooks.Queue, maxHookQueue)
 	}
 	o.Limits.check(fault)
 	return errors.Join(faults...)

@@ -89,16 +89,16 @@ func New(opts Options) (*Pinboard, error) {
 	p.leases = newLeases(p.store, p.log, opts.LeaseTTL)
 	p.events = newHistory(p.store, p.log)
 	p.placer = newPlacer(p.store, p.leases, &opts, &p.counters)
-	p.hooks = newHooks(opts.Hooks, p.store, p.log)
-	p.placer.events, p.placer.hooks = p.events, p.hooks
+	p.placer.events = p.events
 	p.holds = newHolds(p.placer, &p.opts, &p.counters)
 	p.limiter = newLimiter(opts.Limits)
 	p.pace = newPace(p.store, &p.opts)
+	p.hooks = newHooks(opts.Hooks, p.store, p.log)
+	p.placer.hooks = p.hooks
+	p.traces = newTraces(&p.opts)
 	transport := newTransport(opts.Transport, &opts.Limits)
 	p.proxy = newProxy(p, transport)
 	p.probe = newProber(transport)
-	p.traces = newTraces(&p.opts)
-	p.probe.traces = p.traces
 	p.registry = newRegistry(p)
 	p.background.run = p.run
 	return p, nil
@@ -174,6 +174,7 @@ func (p *Pinboard) Shutdown(ctx context.Context) error {
 		p.leases.cutAll()
 		err = errors.Join(err, p.background.wait(context.WithoutCancel(ctx)))
 	}
+	err = errors.Join(err, p.hooks.shutdown(ctx))
 	p.proxy.closeIdle()
-	return errors.Join(err, p.hooks.shutdown(ctx))
+	return err
 }

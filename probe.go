@@ -35,10 +35,7 @@ var (
 )
 
 // prober asks workers whether an advertise URL leads to them (protocol §2).
-type prober struct {
-	transport *http.Transport
-	traces    *traces
-}
+type prober struct{ transport *http.Transport }
 
 // probe is one such question.
 type probe struct {
@@ -85,8 +82,6 @@ type askingKey struct{}
 // from, "" if the connection has none. The errors are refusals, as a
 // registration answers them.
 func (p *prober) ask(ctx context.Context, q probe) (from string, err error) {
-	ctx, leg := p.traces.probe(ctx, q.url)
-	defer func() { leg.probed(err) }()
 	ctx, cancel := context.WithTimeout(withBackend(ctx, q.rules, q.pinned), probeTime)
 	defer cancel()
 	ctx = context.WithValue(ctx, askingKey{}, ctx)
@@ -96,7 +91,7 @@ func (p *prober) ask(ctx context.Context, q probe) (from string, err error) {
 		return "", errUnreachable // it names the URL: not for the log
 	}
 	r.Header.Set(wire.HeaderProxySecret, q.secret.Reveal())
-	leg.injectInto(r.Header)
+	tellProbed(ctx, r.Header)
 	res, err := p.transport.RoundTrip(r) // follows no redirect
 	if err != nil {
 		return "", failedDial(ctx, err)

@@ -68,8 +68,9 @@ func (x *proxy) serve(w http.ResponseWriter, r *http.Request, t target) {
 		return
 	}
 	defer x.p.limiter.leave(site)
-	e := &exchange{x: x, w: w, r: r, rc: *http.NewResponseController(w), trail: x.p.traces.enter()}
+	e := &exchange{x: x, w: w, r: r, rc: *http.NewResponseController(w)}
 	c := &e.call
+	e.trail = x.p.traces.enter()
 	if err = x.admit(c, &v); err == nil {
 		c.counted, err = x.enterID(r.Context(), &c.ask)
 	}
@@ -77,11 +78,9 @@ func (x *proxy) serve(w http.ResponseWriter, r *http.Request, t target) {
 	defer e.trail.end()
 	switch {
 	case err == errPreflight:
-		e.trail.answered(http.StatusNoContent)
 		allowPreflight(w, r)
 		return
 	case err != nil:
-		e.trail.refused(err)
 		x.turnAway(w, r, c.namespace, err)
 		return
 	}

@@ -40,7 +40,7 @@ func (e *exchange) relay(a *attempt) {
 	}
 	err := e.copyBody(a)
 	ended := a.flow.cause()
-	e.trail.cut(e, a, err)
+	e.trail.relayed(e, a, err)
 	a.close()
 	switch {
 	case err == nil:
@@ -65,7 +65,6 @@ func (e *exchange) writeHead(resp *upstream.Response) (announced []string) {
 	if len(announced) > 0 {
 		h[headerTrailer] = []string{strings.Join(announced, ", ")}
 	}
-	e.trail.answered(resp.Status)
 	e.w.WriteHeader(resp.Status)
 	return announced
 }

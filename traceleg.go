@@ -119,11 +119,19 @@ func (g *leg) failed(e *exchange, a *attempt, err error) {
 	note(g.span, reason, fault)
 }
 
-// cut notes how an answer ended that is not whole: err is nil for one that is.
-func (l *trail) cut(e *exchange, a *attempt, err error) {
-	if l == nil || err == nil {
+// relayed notes a worker's answer as the client got it; err is nil if that is whole.
+func (l *trail) relayed(e *exchange, a *attempt, err error) {
+	if l == nil {
 		return
 	}
+	l.answered(a.resp.Status)
+	if err != nil {
+		l.cut(e, a, err)
+	}
+}
+
+// cut notes why what a worker sent has not come to its end.
+func (l *trail) cut(e *exchange, a *attempt, err error) {
 	reason, fault := e.reasonOf(a, err)
 	note(l.span, reason, fault)
 	note(a.leg.span, reason, fault)
@@ -191,34 +199,32 @@ func (e *exchange) reasonOf(a *attempt, err error) (reason string, fault bool) {
 	return endLost, true
 }
 
-// probe begins a probe of a worker, below the host's span of the registry's call if
-// there is one.
-func (t *traces) probe(ctx context.Context, advertised string) (context.Context, *leg) {
+// legKey is where a probe's context has its leg.
+type legKey struct{}
+
+// ask is prober.ask, traced: below the host's span of the registry's call if there
+// is one.
+func (t *traces) ask(ctx context.Context, p *prober, q probe) (from string, err error) {
 	tracer := t.tracer()
 	if tracer == nil {
-		return ctx, nil
+		return p.ask(ctx, q)
 	}
-	origin := upstream.ParseOrigin(advertised)
+	origin := upstream.ParseOrigin(q.url)
 	ctx, span := tracer.Start(ctx, "pinboard.probe", trace.WithSpanKind(trace.SpanKindClient),
 		trace.WithAttributes(append(addressOf(&origin), semconv.HTTPRequestMethodGet)...))
-	return ctx, &leg{ctx, span}
-}
-
-// probed ends a probe.
-func (g *leg) probed(err error) {
-	if g == nil {
-		return
-	}
+	defer span.End()
+	from, err = p.ask(context.WithValue(ctx, legKey{}, &leg{ctx, span}), q)
 	if err != nil {
-		g.span.SetStatus(codes.Error, asRefusal(err).message)
-		g.span.SetAttributes(semconv.ErrorTypeKey.String(strconv.Itoa(asRefusal(err).status)))
+		ref := asRefusal(err)
+		span.SetAttributes(semconv.ErrorTypeKey.String(strconv.Itoa(ref.status)))
+		span.SetStatus(codes.Error, ref.message)
 	}
-	g.end()
+	return from, err
 }
 
-// injectInto is inject for a request of net/http's.
-func (g *leg) injectInto(h http.Header) {
-	if g != nil {
+// tellProbed tells a worker of its probe's span, if there is one.
+func tellProbed(ctx context.Context, h http.Header) {
+	if g, ok := ctx.Value(legKey{}).(*leg); ok {
 		w3c.Inject(g.ctx, headerCarrier(h))
 	}
 }

@@ -120,7 +120,7 @@ func (t *traces) enter() *trail {
 }
 
 // begin begins the span of a request, of which is known by now who sends it, and
-// whether it was let in.
+// whether it was let in: err is what it is refused with.
 //
 // Its parent is the host's own span, or what the host has put in its place.
 // Otherwise it is the client's, where somebody vouches for the client: a trusted
@@ -149,6 +149,12 @@ func (l *trail) begin(v *visit, c *call, err error) {
 		}
 	}
 	l.ctx, l.span = l.tracer.Start(ctx, "pinboard.proxy", append(opts, trace.WithSpanKind(kind))...)
+	switch {
+	case err == errPreflight:
+		l.answered(http.StatusNoContent)
+	case err != nil:
+		l.refused(err)
+	}
 }
 
 // describe returns what is known of a request at its begin.
