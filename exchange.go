@@ -28,11 +28,12 @@ var longAgo = time.Unix(1, 0)
 // exchange is one request on its way to a worker, or to two when the first
 // refuses the id, and the answer on its way back.
 type exchange struct {
-	x    *proxy
-	w    http.ResponseWriter
-	rc   http.ResponseController
-	r    *http.Request
-	call call
+	x     *proxy
+	w     http.ResponseWriter
+	rc    http.ResponseController
+	r     *http.Request
+	call  call
+	trail *trail // nil without a TracerProvider
 
 	uri      string      // what is asked for, raw: path and query
 	fields   []byte      // for the worker, but for what each attempt adds
@@ -44,7 +45,6 @@ type exchange struct {
 	sending  bool        // the body is being read for a worker, or was
 	tried    route       // where the request was sent last, if anywhere
 	held     *held       // once the request has had to wait
-	trail    *trail      // nil without a TracerProvider
 
 	// awaiting bounds the waits for the client's body, writing those for the
 	// client to read: see writes.

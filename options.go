@@ -49,6 +49,19 @@ type Options struct {
 	// Affinity says which worker a new id prefers (protocol §9).
 	Affinity Affinity
 
+	// Hooks are told what happens to ids and workers. Default: nobody is told.
+	Hooks Hooks
+
+	// TracerProvider makes the spans that docs/tracing.md tells of, and has workers
+	// get the trace context (W3C traceparent) of theirs. With noop.NewTracerProvider()
+	// there are none, and what clients say of traces passes untouched, as it does while
+	// there is no provider. Default: the process's, otel.GetTracerProvider(), once
+	// somebody has set it.
+	TracerProvider trace.TracerProvider
+	// TraceIDs has spans tell which id they are about, which may be the name of a
+	// person. Default false.
+	TraceIDs bool
+
 	// TrustedProxies are the addresses of proxies in front of pinboard, whose
 	// X-Forwarded-For, -Proto and -Host headers are believed. Default: none.
 	TrustedProxies []netip.Prefix
@@ -84,19 +97,6 @@ type Options struct {
 	// Limits bound what a node spends on clients and workers. Default: see
 	// there.
 	Limits Limits
-
-	// Hooks are told what happens to ids and workers. Default: nobody is told.
-	Hooks Hooks
-
-	// TracerProvider makes the spans that docs/tracing.md tells of, and has workers
-	// get the trace context (W3C traceparent) of theirs. With noop.NewTracerProvider()
-	// there are none, and what clients say of traces passes untouched, as it does while
-	// there is no provider. Default: the process's, otel.GetTracerProvider(), once
-	// somebody has set it.
-	TracerProvider trace.TracerProvider
-	// TraceIDs has spans tell which id they are about, which may be the name of a
-	// person. Default false.
-	TraceIDs bool
 
 	// Transport is the model for connections to workers: its TLS settings and
 	// limits are taken over, for workers at https:// their authority (RootCAs)

@@ -137,22 +137,30 @@ func (l *trail) cut(e *exchange, a *attempt, err error) {
 	note(a.leg.span, reason, fault)
 }
 
-// tunnelled notes how a WebSocket ended, if it was not one of its ends that ended
-// it.
+// tunnelled notes that there was a WebSocket, and why it ended, if it was not one of
+// its ends that ended it.
 func (l *trail) tunnelled(e *exchange, a *attempt, t *tunnel) {
 	if l == nil {
 		return
 	}
+	l.answered(http.StatusSwitchingProtocols)
 	cause := a.flow.cause()
 	switch {
-	case t.quiet.Load():
-		cause = errSilent
-	case t.ending.Load():
+	case t.ending.Load() && e.x.p.leases.streamsEnd():
 		cause = errStreamEnds
+	case t.ending.Load():
+		cause = errSilent
 	case cause == nil:
 		return
 	}
 	l.cut(e, a, cause)
+}
+
+// streamsEnd reports whether the node ends its streams, for it shuts down.
+func (l *leases) streamsEnd() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.ending
 }
 
 // end ends the span. It may be called twice.

@@ -48,17 +48,13 @@ func (e *exchange) switchProtocols(a *attempt) {
 	limits := &e.x.p.opts.Limits
 	worker, early := a.resp.Conn()
 	t := &tunnel{client: paced{client, limits.WritePause}, worker: paced{worker, limits.WritePause}, early: early}
-	t.silent = newStall(limits.Silence, func() {
-		t.quiet.Store(true)
-		t.end()
-	})
+	t.silent = newStall(limits.Silence, t.end)
 	a.flow.follow()
+	defer e.trail.tunnelled(e, a, t)
 	stop := a.flow.AfterFunc(t.cut)
 	defer stop()
 	e.x.p.leases.stream(&a.flow, t.end)
-	e.trail.answered(http.StatusSwitchingProtocols)
 	t.run(head, pending(buffered))
-	e.trail.tunnelled(e, a, t)
 	e.x.debug("a WebSocket ended", &e.call, a.lease)
 }
 
@@ -91,7 +87,6 @@ type tunnel struct {
 
 	silent *stall      // since the last byte of either side
 	ending atomic.Bool // to be closed in good order
-	quiet  atomic.Bool // because it was silent
 	timer  atomic.Pointer[time.Timer]
 }
 
