@@ -57,9 +57,11 @@ func (f *flow) finish(reason error) {
 	if f.done != nil {
 		close(f.done)
 	}
-	for _, fn := range append(f.more, f.after[:]...) {
-		if fn != nil {
-			go fn()
+	for _, fns := range [...][]func(){f.after[:], f.more} {
+		for _, fn := range fns {
+			if fn != nil {
+				go fn()
+			}
 		}
 	}
 	f.after, f.more = [2]func(){}, nil

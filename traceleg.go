@@ -115,45 +115,83 @@ func (g *leg) failed(e *exchange, a *attempt, err error) {
 	if g == nil {
 		return
 	}
-	reason, fault := e.reasonOf(a, err)
+	reason, fault := endBody, false
+	if !e.bodyFailed(a) {
+		reason, fault = reasonOf(&a.flow, err)
+	}
 	note(g.span, reason, fault)
 }
 
+// spans are those that last as long as an answer does: the request's and its
+// attempt's. They are zero where nothing is traced.
+type spans struct{ request, attempt trace.Span }
+
+// pair returns the spans of an attempt that was answered.
+func (l *trail) pair(a *attempt) spans {
+	if l == nil {
+		return spans{}
+	}
+	return spans{l.span, a.leg.span}
+}
+
+// outlive is pair for a stream that goes on apart: nobody else ends its spans after
+// that.
+func (l *trail) outlive(a *attempt) spans {
+	pair := l.pair(a)
+	if l != nil {
+		l.answered(a.resp.Status)
+		l.apart, a.leg = true, nil
+	}
+	return pair
+}
+
 // relayed notes a worker's answer as the client got it; err is nil if that is whole.
-func (l *trail) relayed(e *exchange, a *attempt, err error) {
-	if l == nil {
+func (s spans) relayed(e *exchange, a *attempt, err error) {
+	if s.request == nil {
 		return
 	}
-	l.answered(a.resp.Status)
-	if err != nil {
-		l.cut(e, a, err)
+	e.trail.answered(a.resp.Status)
+	if err != nil && e.bodyFailed(a) {
+		s.note(endBody, false)
+		return
+	}
+	s.cut(&a.flow, err)
+}
+
+// cut notes why what a worker sent has not come to its end, if it has not.
+func (s spans) cut(f *flow, err error) {
+	if s.request != nil && err != nil {
+		s.note(reasonOf(f, err))
 	}
 }
 
-// cut notes why what a worker sent has not come to its end.
-func (l *trail) cut(e *exchange, a *attempt, err error) {
-	reason, fault := e.reasonOf(a, err)
-	note(l.span, reason, fault)
-	note(a.leg.span, reason, fault)
+func (s spans) note(reason string, fault bool) {
+	note(s.request, reason, fault)
+	note(s.attempt, reason, fault)
 }
 
-// tunnelled notes that there was a WebSocket, and why it ended, if it was not one of
-// its ends that ended it.
-func (l *trail) tunnelled(e *exchange, a *attempt, t *tunnel) {
-	if l == nil {
+// tunnelled notes why a WebSocket ended, if it was not one of its ends that ended it.
+func (s spans) tunnelled(t *tunnel) {
+	if s.request == nil {
 		return
 	}
-	l.answered(http.StatusSwitchingProtocols)
-	cause := a.flow.cause()
-	switch {
-	case t.ending.Load() && e.x.p.leases.streamsEnd():
-		cause = errStreamEnds
+	s.request.SetAttributes(semconv.HTTPResponseStatusCode(http.StatusSwitchingProtocols))
+	switch cause := t.flow.cause(); {
+	case t.ending.Load() && t.flow.leases.streamsEnd():
+		s.note(endNode, false)
 	case t.ending.Load():
-		cause = errSilent
-	case cause == nil:
-		return
+		s.note(endSilent, true)
+	default:
+		s.cut(t.flow, cause)
 	}
-	l.cut(e, a, cause)
+}
+
+// end ends the spans of a stream that goes on apart.
+func (s spans) end() {
+	if s.request != nil {
+		s.attempt.End()
+		s.request.End()
+	}
 }
 
 // streamsEnd reports whether the node ends its streams, for it shuts down.
@@ -170,14 +208,17 @@ func (g *leg) end() {
 	}
 }
 
+// bodyFailed reports whether the client's body could not be read, and nothing else
+// has ended the attempt.
+func (e *exchange) bodyFailed(a *attempt) bool {
+	return e.body != nil && e.body.Err() != nil && e.body.Err() != io.EOF && a.flow.cause() == nil
+}
+
 // reasonOf tells why a request to a worker failed, or its answer was not whole, and
 // whether that is an error: the client's leaving is none, nor is this node's shutdown
 // where a stream ends in good order.
-func (e *exchange) reasonOf(a *attempt, err error) (reason string, fault bool) {
-	cause := a.flow.cause()
-	if cause == nil {
-		cause = err
-	}
+func reasonOf(f *flow, err error) (reason string, fault bool) {
+	cause := f.cause()
 	_, unread := errors.AsType[*clientError](err)
 	failure, ok := errors.AsType[*upstream.Error](err)
 	switch {
@@ -191,10 +232,8 @@ func (e *exchange) reasonOf(a *attempt, err error) (reason string, fault bool) {
 		return endSilent, true
 	case errors.Is(cause, errAnswerLate):
 		return endTimeout, true
-	case unread, e.r.Context().Err() != nil:
+	case unread, errors.Is(cause, errClientGone), f.Context.Err() != nil:
 		return endClient, false
-	case e.body != nil && e.body.Err() != nil && e.body.Err() != io.EOF:
-		return endBody, false
 	case errors.Is(err, errRouteOver):
 		return endOutOfTime, true
 	case ok && failure.NoConnection:

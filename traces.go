@@ -108,6 +108,7 @@ type trail struct {
 	span     trace.Span      // nil before begin
 	hold     trace.Span
 	attempts int
+	apart    bool // its span goes on with a stream
 }
 
 // enter begins to look at a request.
@@ -271,9 +272,9 @@ func (l *trail) waited(err error) {
 	l.hold.End()
 }
 
-// end ends the span, at the end of the handler.
+// end ends the span at the end of the handler, unless it goes on.
 func (l *trail) end() {
-	if l != nil && l.span != nil {
+	if l != nil && l.span != nil && !l.apart {
 		l.span.End()
 	}
 }

@@ -11,7 +11,7 @@ import (
 
 // requireEnd checks how a request and its one attempt ended: with an error, or else
 // with what is no error, or with neither.
-func (f *traced) requireEnd(fails, ends string) spans {
+func (f *traced) requireEnd(fails, ends string) spansSeen {
 	f.t.Helper()
 	all := f.ended(3)
 	for _, s := range []int{0, 2} {
@@ -48,38 +48,85 @@ func (f *traced) begin(kind string) *client {
 
 func TestASpanEndsWithItsStreamAndSaysWhy(t *testing.T) {
 	t.Parallel()
-	for _, kind := range []string{"sse", "ws"} {
-		f := newTraced(t)
+	eachStream(t, func(t *testing.T, kind string, detach func(*setup)) {
+		f := newTraced(t, detach)
 		s := f.register(newFake(t, endless), "a")
 		f.begin(kind)
 		require.NoError(t, f.store.Deregister(t.Context(), s.SessionID))
 		all := f.requireEnd("owner_ended", "")
 		require.Equal(t, map[string]string{"sse": "200", "ws": "101"}[kind], attrs(all[0])["http.response.status_code"])
+		require.Equal(t, "pinboard.proxy /counters", all[0].Name())
 
-		f = newTraced(t)
+		f = newTraced(t, detach)
 		f.register(newFake(t, endless), "a")
 		f.begin(kind)
 		require.NoError(t, f.pb.Close())
 		f.requireEnd("", "node_stopping")
 
-		f = newTraced(t, func(s *setup) { s.opts.Limits.Silence = 100 * time.Millisecond })
+		f = newTraced(t, detach, func(s *setup) { s.opts.Limits.Silence = 100 * time.Millisecond })
 		f.register(newFake(t, endless), "a")
 		f.begin(kind)
 		f.requireEnd("silent", "")
+	})
+}
+
+// eachStream runs a test for both kinds of streams, and whether or not they go on
+// apart from their requests.
+func eachStream(t *testing.T, test func(t *testing.T, kind string, detach func(*setup))) {
+	t.Helper()
+	for _, kind := range []string{"sse", "ws"} {
+		for name, apart := range map[string]bool{"": false, " apart": true} {
+			t.Run(kind+name, func(t *testing.T) {
+				t.Parallel()
+				test(t, kind, func(s *setup) { s.opts.DetachStreams = apart })
+			})
+		}
 	}
+}
+
+func TestAnAnswerThatIsWholeIsNoErrorOfASpan(t *testing.T) {
+	t.Parallel()
+	eachStream(t, func(t *testing.T, kind string, detach func(*setup)) {
+		f := newTraced(t, detach)
+		finish := make(chan struct{})
+		f.register(newFake(t, func(h *hit) {
+			h.last = true
+			if kind == "ws" {
+				h.accept()
+				<-finish
+				return
+			}
+			h.send("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n:\n\r\n")
+			<-finish
+			h.send("0\r\n\r\n")
+		}), "a")
+		c := f.begin(kind)
+		close(finish)
+		if kind == "ws" { // the end of one side is passed on to the other
+			_, _ = c.rest()
+			require.NoError(t, c.Close())
+		}
+		f.requireEnd("", "")
+	})
 }
 
 func TestTheEndOfAWebSocketByOneOfItsEndsIsNoError(t *testing.T) {
 	t.Parallel()
-	f := newTraced(t)
-	f.register(newFake(t, endless), "a")
-	require.NoError(t, f.begin("ws").Close())
-	f.requireEnd("", "")
+	for _, apart := range []bool{false, true} {
+		f := newTraced(t, func(s *setup) { s.opts.DetachStreams = apart })
+		f.register(newFake(t, endless), "a")
+		require.NoError(t, f.begin("ws").Close())
+		f.requireEnd("", "")
+	}
 }
 
 func TestAClientThatLeavesIsNoErrorOfASpan(t *testing.T) {
 	t.Parallel()
-	f := newTraced(t)
+	f := newTraced(t, func(s *setup) { s.opts.DetachStreams = true })
+	f.register(newFake(t, endless), "a")
+	f.begin("sse").reset()
+	f.requireEnd("", "client_gone")
+	f = newTraced(t)
 	f.register(newFake(t, endless), "a")
 	f.begin("sse").reset()
 	f.requireEnd("", "client_gone")

@@ -32,15 +32,15 @@ func newTraced(t *testing.T, changes ...func(*setup)) *traced {
 
 // ended waits for so many spans to have ended, and returns them in the order in
 // which they began.
-func (f *traced) ended(n int) spans {
+func (f *traced) ended(n int) spansSeen {
 	f.t.Helper()
 	require.Eventually(f.t, func() bool { return len(f.spans.Ended()) >= n }, patience, time.Millisecond)
-	require.Len(f.t, f.spans.Ended(), n, "%v", spans(f.spans.Ended()).names())
+	require.Len(f.t, f.spans.Ended(), n, "%v", spansSeen(f.spans.Ended()).names())
 	ended := map[trace.SpanID]sdktrace.ReadOnlySpan{}
 	for _, s := range f.spans.Ended() {
 		ended[s.SpanContext().SpanID()] = s
 	}
-	var all spans
+	var all spansSeen
 	for _, s := range f.spans.Started() {
 		if s, ok := ended[s.SpanContext().SpanID()]; ok {
 			all = append(all, s)
@@ -50,9 +50,9 @@ func (f *traced) ended(n int) spans {
 	return all
 }
 
-type spans []sdktrace.ReadOnlySpan
+type spansSeen []sdktrace.ReadOnlySpan
 
-func (s spans) names() (names []string) {
+func (s spansSeen) names() (names []string) {
 	for _, one := range s {
 		names = append(names, one.Name())
 	}
@@ -78,7 +78,7 @@ func failedAs(t *testing.T, s sdktrace.ReadOnlySpan) string {
 }
 
 // text is everything that spans tell.
-func (s spans) text() string {
+func (s spansSeen) text() string {
 	var b strings.Builder
 	for _, one := range s {
 		fmt.Fprintln(&b, one.Name(), attrs(one), one.Status(), one.Events(), one.Links())

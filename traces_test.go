@@ -323,11 +323,11 @@ func TestAProbeIsTracedAndTellsTheWorker(t *testing.T) {
 	w.answers(func(rw http.ResponseWriter, _ *http.Request) { rw.WriteHeader(http.StatusForbidden) })
 	w.heartbeat()
 	require.Equal(t, "409", failedAs(t, spans.Ended()[1]))
-	require.NotContains(t, spansOf(spans).text(), "planted")
-	require.NotContains(t, spansOf(spans).text(), "challenge")
+	require.NotContains(t, endedOf(spans).text(), "planted")
+	require.NotContains(t, endedOf(spans).text(), "challenge")
 }
 
-func spansOf(r *tracetest.SpanRecorder) spans { return r.Ended() }
+func endedOf(r *tracetest.SpanRecorder) spansSeen { return r.Ended() }
 
 // In a process of its own: the provider is the process's.
 func TestTheProcesssProviderCountsOnceThereIsOne(t *testing.T) {
@@ -379,8 +379,9 @@ func TestWithoutAProviderTracingAllocatesNothing(t *testing.T) {
 			g.failed(e, a, context.Canceled)
 			l.answered(200)
 			l.refused(nil)
-			l.relayed(e, a, context.Canceled)
-			l.tunnelled(e, a, nil)
+			l.pair(a).relayed(e, a, context.Canceled)
+			l.pair(a).tunnelled(nil)
+			l.outlive(a).end()
 			g.end()
 			l.end()
 		})

@@ -27,13 +27,23 @@ type Response struct {
 
 	framing framing
 	state   chunkState
-	left    int64 // of the body, or of the chunk
-	keep    bool  // the worker keeps the connection
-	heads   int   // bytes of heads and trailers so far
-	line    int   // where the line starts that lines is at
-	scanned int   // how far lines has looked
-	err     error // of the body: io.EOF at its end
-	fields  [16]Field
+	left    int64   // of the body, or of the chunk
+	keep    bool    // the worker keeps the connection
+	heads   int     // bytes of heads and trailers so far
+	line    int     // where the line starts that lines is at
+	scanned int     // how far lines has looked
+	err     error   // of the body: io.EOF at its end
+	fields  []Field // room for those of the head
+}
+
+// newResponse returns a Response with room for what nearly all heads have.
+func newResponse() *Response {
+	r := &struct {
+		Response
+		room [16]Field
+	}{}
+	r.fields = r.room[:0]
+	return &r.Response
 }
 
 // chunkState is what comes next in a body in chunks.
@@ -46,12 +56,16 @@ const (
 	chunkTrailer
 )
 
+// headRoom is more than the head of most requests takes.
+const headRoom = 2 << 10
+
 // roundTrip sends the request and reads the head of the answer.
 func (r *Response) roundTrip() error {
-	head := r.req.appendHead(getBuffer(smallBuffer)[:0], r.pool.cfg.DisableKeepAlives)
+	head := r.req.appendHead(getBuffer(len(r.req.Content) + headRoom)[:0], r.pool.cfg.DisableKeepAlives)
 	if r.req.Body != nil {
 		r.upload = startUpload(r.c, r.req, r.pool, head)
 	} else {
+		head = append(head, r.req.Content...)
 		err := r.send(head)
 		putBuffer(head)
 		if err != nil {
@@ -67,7 +81,7 @@ func (r *Response) roundTrip() error {
 	return err
 }
 
-// send sends a request without a body, and may read the beginning of the
+// send sends a request that is whole, and may read the beginning of the
 // answer.
 func (r *Response) send(head []byte) error {
 	if r.c.fd == nil || !r.c.fd.plain {
@@ -211,6 +225,7 @@ func (r *Response) Announced() (names []string) {
 // the new one has come already. It is the caller's until Close.
 func (r *Response) Conn() (conn net.Conn, early []byte) {
 	early = bytes.Clone(r.c.in.take(r.c.in.len()))
+	r.c.in.drop()
 	return r.c.rawConn(), early
 }
 
