@@ -269,11 +269,10 @@ func (t *traces) ask(ctx context.Context, p *prober, q probe) (from string, err 
 	return from, err
 }
 
-// tellProbed tells a worker of its probe's span, if there is one.
-func tellProbed(ctx context.Context, h http.Header) {
-	if g, ok := ctx.Value(legKey{}).(*leg); ok {
-		w3c.Inject(g.ctx, headerCarrier(h))
-	}
+// legOf returns the leg of a probe's context, nil if there is none.
+func legOf(ctx context.Context) *leg {
+	g, _ := ctx.Value(legKey{}).(*leg)
+	return g
 }
 
 // fieldCarrier writes header lines.
