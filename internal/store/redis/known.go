@@ -66,6 +66,9 @@ func (d *directory) Known(ctx context.Context, binding, id string) (store.Known,
 	}()
 	select {
 	case a := <-answers:
+		if a.err == nil {
+			line.answers.Store(true)
+		}
 		return a.known, a.err
 	case <-ctx.Done():
 		return store.Known{}, fmt.Errorf("redis known: %w", ctx.Err())
@@ -77,13 +80,20 @@ func (d *directory) Known(ctx context.Context, binding, id string) (store.Known,
 // to dial, whatever the context says.
 const maxLooks = 64
 
-// atHand is known without waiting: what the client's cache has.
+// atHand is known without waiting: what the client's cache has. One look in vain is
+// the last, until the line has answered somebody who waits: a client that has lost
+// its connection would begin to dial by the ended context each time, and fail all
+// who wait for that.
 func (d *directory) atHand(l *line, id string) (store.Known, error) {
 	defer d.lines.looks.Add(-1)
-	if d.lines.looks.Add(1) > maxLooks {
+	if d.lines.looks.Add(1) > maxLooks || !l.answers.Load() {
 		return store.Known{}, fmt.Errorf("redis known: %w", ended.Err())
 	}
-	return d.known(ended, l, id)
+	known, err := d.known(ended, l, id)
+	if err != nil {
+		l.answers.Store(false)
+	}
+	return known, err
 }
 
 func (d *directory) known(ctx context.Context, l *line, id string) (store.Known, error) {
@@ -169,6 +179,9 @@ func (l *lines) of(k keys, binding, id string) *line {
 // line is the connection that tells of a bucket's changes.
 type line struct {
 	bucket bucketKeys
+	// answers: a question was answered that somebody waited for, and no look was in
+	// vain since.
+	answers atomic.Bool
 
 	mu sync.Mutex
 	// asked is when Redis was asked for the generation, to which it answered
