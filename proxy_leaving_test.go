@@ -1,0 +1,33 @@
+package pinboard
+
+import (
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/require"
+)
+
+// An error is looked into before any of it is passed on; a client may leave
+// meanwhile.
+func TestAClientThatLeavesDuringAnErrorIsNoticed(t *testing.T) {
+	t.Parallel()
+	for _, status := range []string{"503 Service Unavailable", "403 Forbidden"} {
+		left := make(chan struct{}, 1)
+		inLimits(t, Limits{}, or(func(h *hit) {
+			h.send("HTTP/1.1 " + status + "\r\nContent-Type: application/json\r\nContent-Length: 40\r\n\r\n{")
+			_, _ = h.r.ReadByte()
+			h.last = true
+			left <- struct{}{}
+		}), func(t *testing.T, b *limited) {
+			b.works() // so that there is a connection
+			c := b.ask("GET /counters/alice HTTP/1.1\r\nHost: p\r\n\r\n")
+			synctest.Wait()
+			require.EqualValues(t, 1, b.pb.counters.proxying.Load())
+			require.NoError(t, c.Close())
+			synctest.Wait()
+			require.Zero(t, b.pb.counters.proxying.Load())
+			require.Len(t, left, 1, "its worker is told")
+			b.works()
+		})
+	}
+}
