@@ -183,13 +183,16 @@ const shortBody = 16 << 10
 // attachBody has the client's body sent, with the client's length and trailers.
 func (e *exchange) attachBody(req *upstream.Request, a *attempt) error {
 	if n := e.r.ContentLength; 0 < n && n <= shortBody && !e.expects && len(e.trailers) == 0 {
-		all, whole := e.body.ReadOnce()
+		all, whole := e.readOnce(a)
 		if whole && int64(len(all)) == n {
 			req.Content = all
 			return nil
 		}
 		if fault := e.body.Err(); fault != nil && fault != io.EOF {
-			if e.r.Context().Err() != nil {
+			switch {
+			case errors.Is(a.flow.cause(), errNodeStops):
+				return notNow("this node is shutting down", time.Second)
+			case e.r.Context().Err() != nil:
 				return e.gone()
 			}
 			return clientFault(fault)
@@ -224,6 +227,28 @@ func (e *exchange) attachBody(req *upstream.Request, a *attempt) error {
 		req.Length = -1 // only a body in chunks has trailers
 	}
 	return nil
+}
+
+// readOnce is hop.Body's, ended when the node stops waiting for its requests. When
+// the owner's session ends the body may still go elsewhere.
+func (e *exchange) readOnce(a *attempt) (all []byte, whole bool) {
+	e.setReading(true)
+	defer e.setReading(false) // and waits for what follows, if that is under way
+	stop := a.flow.AfterFunc(func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		if e.reading && errors.Is(a.flow.cause(), errNodeStops) {
+			_ = e.rc.SetReadDeadline(longAgo)
+		}
+	})
+	defer stop()
+	return e.body.ReadOnce()
+}
+
+func (e *exchange) setReading(reading bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.reading = reading
 }
 
 // inform passes an informational answer on, unless there have been too many.

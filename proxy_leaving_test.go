@@ -1,8 +1,11 @@
 package pinboard
 
 import (
+	"context"
+	"net/http"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -30,4 +33,22 @@ func TestAClientThatLeavesDuringAnErrorIsNoticed(t *testing.T) {
 			b.works()
 		})
 	}
+}
+
+// A node that has waited long enough waits for no client's body.
+func TestAShutdownThatIsOverWaitsForNoShortBody(t *testing.T) {
+	t.Parallel()
+	inLimits(t, Limits{BodyPause: time.Hour}, nil, func(t *testing.T, b *limited) {
+		c := b.ask("POST /counters/alice HTTP/1.1\r\nHost: p\r\nContent-Length: 8\r\n\r\n")
+		synctest.Wait()
+		require.EqualValues(t, 1, b.pb.counters.proxying.Load())
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		began := time.Now()
+		require.ErrorIs(t, b.pb.Shutdown(ctx), context.DeadlineExceeded)
+		require.Less(t, time.Since(began), 2*time.Second)
+		resp, body := c.whole("POST")
+		require.Equal(t, http.StatusServiceUnavailable, resp.StatusCode)
+		require.Equal(t, "this node is shutting down", errorOf(t, body))
+	})
 }
