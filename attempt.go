@@ -53,7 +53,7 @@ func (e *exchange) send(rt route) (*attempt, error) {
 	defer e.awaited(a)
 	err := e.request(a)
 	if err == nil && rt.over() {
-		err = errRouteOver // this process was stopped for long, most likely
+		err = errRouteOver // the body was long in coming, or this process was stopped
 	}
 	if err == nil {
 		a.late.watch()
@@ -151,6 +151,7 @@ func (e *exchange) request(a *attempt) error {
 		Host:   e.r.Host,
 		Fields: fields,
 		Switch: e.upgrade,
+		Until:  a.until,
 		Inform: func(status int, header upstream.Header) error { return a.inform(e, status, header) },
 		// It may be sent twice, like any request of which a client lost the
 		// answer.
@@ -268,6 +269,9 @@ func (e *exchange) lost(a *attempt, err error) error {
 		failure = &upstream.Error{Connected: true, Sent: true}
 	}
 	e.sending = e.sending || e.body != nil && failure.Connected
+	if errors.Is(err, upstream.ErrTooLate) && !failure.Sent {
+		return errRouteOver
+	}
 	switch cause := a.flow.cause(); {
 	case e.r.Context().Err() != nil:
 		e.x.debug("the client left", &e.call, a.lease)

@@ -8,6 +8,9 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/pinboard-go/pinboard/internal/store"
+	"github.com/pinboard-go/pinboard/internal/wire"
 )
 
 // An error is looked into before any of it is passed on; a client may leave
@@ -50,5 +53,44 @@ func TestAShutdownThatIsOverWaitsForNoShortBody(t *testing.T) {
 		resp, body := c.whole("POST")
 		require.Equal(t, http.StatusServiceUnavailable, resp.StatusCode)
 		require.Equal(t, "this node is shutting down", errorOf(t, body))
+	})
+}
+
+// Behind a limit of connections a request may wait for longer than its route is
+// good for: its owner may have given the id up, and have forgotten that.
+func TestARequestThatHasWaitedForAConnectionIsNotSentByAnOldRoute(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		end := make(chan struct{})
+		epochs := make(chan int64, 1)
+		b := newLimited(t, Options{
+			Limits:    Limits{AnswerTimeout: 24 * time.Hour},
+			Transport: &http.Transport{MaxConnsPerHost: 1},
+		}, func(h *hit) {
+			if h.target == "/counters/first" {
+				<-end
+			} else {
+				epochs <- h.epoch()
+			}
+			h.ok("")
+		})
+		ctx := t.Context()
+		first := b.ask("GET /counters/first HTTP/1.1\r\nHost: p\r\n\r\n")
+		synctest.Wait()
+		second := b.ask("GET /counters/second HTTP/1.1\r\nHost: p\r\n\r\n")
+		synctest.Wait()
+		row, err := b.store.Lookup(ctx, counters_, "second")
+		require.NoError(t, err)
+		for range 4 {
+			time.Sleep(b.pb.opts.LeaseTTL / 2)
+			_, err = b.store.Heartbeat(ctx, store.Beat{SessionID: row.SessionID, Headroom: 5})
+			require.NoError(t, err)
+		}
+		_, err = b.store.Release(ctx, []wire.Release{{SessionID: row.SessionID, Namespace: counters_, ID: "second"}})
+		require.NoError(t, err)
+		close(end)
+		first.whole("GET")
+		second.whole("GET")
+		require.Greater(t, <-epochs, row.Epoch)
 	})
 }
