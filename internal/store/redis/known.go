@@ -2,6 +2,7 @@ package redis
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -123,17 +124,25 @@ func (d *directory) known(ctx context.Context, l *line, id string) (store.Known,
 // connection that tells of the bucket's rows was asked and then answered.
 func (d *directory) generation(ctx context.Context, l *line) (string, time.Time, error) {
 	every := time.Duration(d.lease) * time.Millisecond / confirmations
+	question := l.question(d.client)
 	asked := time.Now()
-	res := d.cached(ctx, l.question(d.client), every)
+	res := d.cached(ctx, question, every)
 	text, err := res.ToString()
-	if err != nil {
+	switch {
+	case err != nil:
 		return "", time.Time{}, failed("known", err).err
+	case res.IsCacheHit():
+		return text, l.lastHeard(asked.Add(-2 * every)), nil
 	}
-	if !res.IsCacheHit() {
-		return text, l.heard(asked), nil
+	// A client of a cluster may have been sent on, and have asked another
+	// connection than the one that it looks for the rows on.
+	if look := d.cached(ended, question, every); !look.IsCacheHit() {
+		return "", time.Time{}, failed("known", errSentOn).err
 	}
-	return text, l.lastHeard(asked.Add(-2 * every)), nil
+	return text, l.heard(asked), nil
 }
+
+var errSentOn = errors.New("what has answered is not what tells of the rows")
 
 // maxGeneration is more than a generation has digits.
 const maxGeneration = 32
