@@ -41,6 +41,14 @@ func (b *background) enter() bool {
 	return true
 }
 
+// stay begins something that outlives the request which it is part of, and which
+// has not left. The caller must call leave for it, too.
+func (b *background) stay() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.active++
+}
+
 func (b *background) leave() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -90,8 +90,9 @@ func (e *exchange) prepare(v *visit) {
 }
 
 // run gets the request to the owner and relays the answer. While the id moves it
-// is held, as the options allow, and tried again.
-func (e *exchange) run() {
+// is held, as the options allow, and tried again. A stream may be left to go on
+// apart from the request.
+func (e *exchange) run() (apart *detached) {
 	proxying := &e.x.p.counters.proxying
 	proxying.Add(1)
 	defer proxying.Add(-1)
@@ -106,16 +107,15 @@ func (e *exchange) run() {
 		out = e.try(next)
 	}
 	e.settle(&out)
-	switch {
-	case out.err != nil:
+	if out.err != nil {
 		e.refuse(out.err)
-	case out.resp.Status == http.StatusSwitchingProtocols:
-		defer out.close()
-		e.switchProtocols(out.attempt)
-	default:
-		defer out.close()
-		e.relay(out.attempt)
+		return nil
 	}
+	defer out.close()
+	if out.resp.Status == http.StatusSwitchingProtocols {
+		return e.switchProtocols(out.attempt)
+	}
+	return e.relay(out.attempt)
 }
 
 // fieldBuffers are for the fields of exchanges.

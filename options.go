@@ -84,6 +84,18 @@ type Options struct {
 	// there.
 	Limits Limits
 
+	// DetachStreams has ServeHTTP return as soon as an event stream or a
+	// WebSocket of HTTP/1.1 has begun, which then goes on apart, without what
+	// net/http keeps for a request: an idle stream takes a third of the memory.
+	// To the server and to handlers around pinboard such a request is over: what
+	// they count or measure ends there, and contexts that they cancel end
+	// nothing. Shutdown ends these streams and waits for them, the server's own
+	// does not. What goes on as before: a request whose context has a deadline;
+	// HTTP/2; and, so that nothing is sent past a handler that compresses or
+	// counts, an event stream where the ResponseWriter is not the server's own.
+	// Default false.
+	DetachStreams bool
+
 	// Transport is the model for connections to workers: its TLS settings and
 	// limits are taken over, for workers at https:// their authority (RootCAs)
 	// and this node's certificate. It is copied, never used itself; its Proxy is
@@ -138,6 +150,8 @@ const (
 	maxLease  = time.Hour
 	warnLease = 9 * time.Second // the Python client's buffer, and a beat, and time to answer
 	maxShards = 1024
+	// defaultHeld is MaxHeld where it is not set.
+	defaultHeld = 1000
 	maxReplay = 16 << 20
 	maxHold   = time.Minute
 	maxHeld   = 100_000
@@ -164,7 +178,7 @@ func (o Options) withDefaults() Options {
 		o.ReplayBuffer = 64 << 10
 	}
 	if o.MaxHeld == 0 {
-		o.MaxHeld = 1000
+		o.MaxHeld = defaultHeld
 	}
 	if o.MaxHeldPerID == 0 {
 		o.MaxHeldPerID = min(100, o.MaxHeld)

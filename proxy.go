@@ -67,7 +67,12 @@ func (x *proxy) serve(w http.ResponseWriter, r *http.Request, t target) {
 		x.p.turnAway(w, r, err)
 		return
 	}
-	defer x.p.limiter.leave(site)
+	var apart *detached // set if the request goes on, and counts, without its handler
+	defer func() {
+		if apart == nil {
+			x.p.limiter.leave(site)
+		}
+	}()
 	e := &exchange{x: x, w: w, r: r, rc: *http.NewResponseController(w)}
 	c := &e.call
 	if err = x.admit(c, &v); err == nil {
@@ -81,10 +86,16 @@ func (x *proxy) serve(w http.ResponseWriter, r *http.Request, t target) {
 		x.turnAway(w, r, c.namespace, err)
 		return
 	}
-	defer x.p.limiter.leaveID(c.counted)
+	defer func() {
+		if apart == nil {
+			x.p.limiter.leaveID(c.counted)
+		}
+	}()
 	e.prepare(&v)
 	defer e.release()
-	e.run()
+	if apart = e.run(); apart != nil {
+		apart.begin(site, c.counted)
+	}
 }
 
 func (x *proxy) proxies() proxies { return x.p.opts.TrustedProxies }

@@ -54,7 +54,7 @@ type setup struct {
 func newFront(t *testing.T, changes ...func(*setup)) *front {
 	t.Helper()
 	s := setup{opts: Options{
-		Passport: anyone{}, Store: MemoryStore(), LeaseTTL: time.Hour,
+		Passport: anyone{}, Store: MemoryStore(), LeaseTTL: time.Hour, DetachStreams: true,
 		Logger: zaptest.NewLogger(t, zaptest.Level(zap.InfoLevel)),
 	}}
 	for _, change := range changes {

@@ -28,11 +28,17 @@ const (
 // worker had ended it.
 var errStreamEnds = errors.New("this node is shutting down, and the stream ends")
 
-// relay passes the worker's answer on, as it comes.
-func (e *exchange) relay(a *attempt) {
+// relay passes the worker's answer on, as it comes. An event stream may be left to
+// go on apart from the request.
+func (e *exchange) relay(a *attempt) (apart *detached) {
 	e.begin()
-	announced := e.writeHead(a.resp)
-	if isEventStream(a.resp.Header) {
+	stream := isEventStream(a.resp.Header)
+	if stream && e.detaches(a) {
+		return e.detach(a)
+	}
+	announced := e.fillHead(a.resp)
+	e.w.WriteHeader(a.resp.Status)
+	if stream {
 		// A stream lives longer than the host's limits for plain answers.
 		_ = e.rc.SetReadDeadline(time.Time{})
 		_ = e.rc.SetWriteDeadline(time.Time{})
@@ -43,18 +49,19 @@ func (e *exchange) relay(a *attempt) {
 	a.close()
 	switch {
 	case err == nil:
-		e.writeTrailers(announced, a.resp.Trailer)
+		fillTrailers(e.w.Header(), announced, a.resp.Trailer)
 	case errors.Is(ended, errStreamEnds):
 	default:
-		e.logCut(a, err)
+		e.x.logCut(&e.call, &a.flow, err)
 		e.cut()
 	}
 	e.finish(true)
+	return nil
 }
 
-// writeHead begins the answer. It returns the names of the trailers that it
-// announced.
-func (e *exchange) writeHead(resp *upstream.Response) (announced []string) {
+// fillHead fills in the header of the answer. It returns the names of the trailers
+// that it announces.
+func (e *exchange) fillHead(resp *upstream.Response) (announced []string) {
 	h := e.w.Header()
 	copyFields(h, resp.Header)
 	if !resp.Header.Has("Content-Type") {
@@ -64,13 +71,11 @@ func (e *exchange) writeHead(resp *upstream.Response) (announced []string) {
 	if len(announced) > 0 {
 		h[headerTrailer] = []string{strings.Join(announced, ", ")}
 	}
-	e.w.WriteHeader(resp.Status)
 	return announced
 }
 
-// writeTrailers has the server send the trailers after the body.
-func (e *exchange) writeTrailers(announced []string, trailers upstream.Header) {
-	h := e.w.Header()
+// fillTrailers has the trailers sent after the body.
+func fillTrailers(h http.Header, announced []string, trailers upstream.Header) {
 	for _, name := range announced {
 		delete(h, name) // a header of the same name is no trailer
 	}
@@ -78,26 +83,6 @@ func (e *exchange) writeTrailers(announced []string, trailers upstream.Header) {
 		if trailer(f.Name) {
 			name := http.TrailerPrefix + f.Name
 			h[name] = append(h[name], f.Value)
-		}
-	}
-}
-
-// unblock has writes to the client end when the flow does: a client that
-// does not read must not hold a request that was cut. release takes that back.
-func (e *exchange) unblock(f *flow) (release func()) {
-	f.follow()
-	fired := make(chan struct{})
-	stop := f.AfterFunc(func() {
-		defer close(fired)
-		deadline := longAgo
-		if errors.Is(f.cause(), errStreamEnds) {
-			deadline = time.Now().Add(endTime)
-		}
-		_ = e.rc.SetWriteDeadline(deadline)
-	})
-	return func() {
-		if !stop() {
-			<-fired
 		}
 	}
 }
@@ -118,36 +103,18 @@ func (e *exchange) copyBody(a *attempt) error {
 	if err == io.EOF && len(piece) <= atOnce {
 		return e.put(piece) // the server sends it when the handler has returned
 	}
-	defer e.unblock(&a.flow)()
-	flushed := e.flushHead(a.resp, len(piece) > 0)
-	silent := newStall(e.x.p.opts.Limits.Silence, func() { a.flow.cancel(errSilent) })
-	defer silent.stop()
+	p := &passing{to: e, flow: &a.flow, resp: a.resp, piece: piece, err: err}
+	p.begin(e.x.p.opts.Limits.Silence)
+	defer p.end()
 	for {
-		if len(piece) == 0 && err == nil {
-			silent.watch()
-			piece, err = a.resp.Next()
-			silent.rest()
-		}
-		flushed()
-		if len(piece) > 0 {
-			if err := e.write(piece); err != nil {
-				return err
-			}
-			piece = nil
-		}
-		switch {
-		case err == io.EOF:
-			return nil
-		case err != nil:
+		if over, err := p.round(); over {
 			return err
-		}
-		if !a.resp.Ready() {
-			if err := e.flush(); err != nil {
-				return err
-			}
 		}
 	}
 }
+
+// finishBy has all writes to the client end then.
+func (e *exchange) finishBy(t time.Time) { _ = e.rc.SetWriteDeadline(t) }
 
 func (e *exchange) write(p []byte) error {
 	e.writes().watch()
@@ -175,41 +142,15 @@ func (e *exchange) flush() error {
 	return nil
 }
 
-// flushHead sends the head of an answer whose body may be long in coming: at
-// once if its length is not known, else after a moment, so that a short answer
-// is one packet. The function that it returns ends that wait, and must be
-// called before anything is written.
-func (e *exchange) flushHead(resp *upstream.Response, begun bool) (written func()) {
-	switch {
-	case resp.Length == 0 || begun:
-		return func() {}
-	case resp.Length < 0:
-		_ = e.flush()
-		return func() {}
-	}
-	fired := make(chan struct{})
-	timer := time.AfterFunc(headDelay, func() {
-		defer close(fired)
-		_ = e.flush()
-	})
-	done := false
-	return func() {
-		if !done && !timer.Stop() {
-			<-fired
-		}
-		done = true
-	}
-}
-
 // logCut says why an answer is not whole.
-func (e *exchange) logCut(a *attempt, err error) {
+func (x *proxy) logCut(c *call, f *flow, err error) {
 	_, client := errors.AsType[*clientError](err)
-	switch cause := a.flow.cause(); {
+	switch cause := f.cause(); {
 	case errors.Is(cause, errOwnerEnded), errors.Is(cause, errNodeStops), errors.Is(cause, errSilent):
-		e.x.info("an answer was cut", &e.call, a.lease, zap.Error(cause))
-	case client || e.r.Context().Err() != nil:
-		e.x.debug("the client left during the answer", &e.call, a.lease)
+		x.info("an answer was cut", c, f.lease, zap.Error(cause))
+	case client || errors.Is(cause, errClientGone) || f.Context.Err() != nil:
+		x.debug("the client left during the answer", c, f.lease)
 	default:
-		e.x.info("the worker broke its answer off", &e.call, a.lease, zap.Error(tellable(err)))
+		x.info("the worker broke its answer off", c, f.lease, zap.Error(tellable(err)))
 	}
 }

@@ -3,7 +3,6 @@ package pinboard
 import (
 	"errors"
 	"io"
-	"net"
 	"net/http"
 	"time"
 )
@@ -54,18 +53,3 @@ func (b awaited) Read(p []byte) (int, error) {
 	defer b.late.watch()
 	return b.Reader.Read(p)
 }
-
-// paced is a connection on which nothing that is written waits longer than pause
-// for its reader.
-type paced struct {
-	net.Conn
-	pause time.Duration
-}
-
-func (c paced) Write(p []byte) (int, error) {
-	_ = c.SetWriteDeadline(time.Now().Add(c.pause))
-	return c.Conn.Write(p)
-}
-
-// CloseWrite is for tunnels.
-func (c paced) CloseWrite() error { return closeWrite(c.Conn) }

@@ -28,33 +28,39 @@ const (
 	closeTime = 2 * time.Second
 )
 
-// switchProtocols turns the exchange into a tunnel, which it closes.
-func (e *exchange) switchProtocols(a *attempt) {
+// switchProtocols turns the exchange into a tunnel, which may be left to go on apart
+// from the request.
+func (e *exchange) switchProtocols(a *attempt) (apart *detached) {
 	if !e.upgrade || !strings.EqualFold(a.resp.Header.Get(headerUpgrade), protocolWebSocket) {
 		e.x.info("the worker switched to a protocol that nobody asked for", &e.call, a.lease)
 		a.close()
 		e.refuse(refuse(http.StatusBadGateway, "the owner switched protocols unasked"))
-		return
+		return nil
 	}
 	e.begin()
 	head := e.switchHead(a.resp.Header)
-	client, buffered, err := e.rc.Hijack()
+	conn, buffered, err := e.rc.Hijack()
 	if err != nil {
 		e.x.p.log.Error("the host's server cannot hand over a connection", zap.Error(err))
 		a.close()
 		e.refuse(refuse(http.StatusInternalServerError, "WebSockets are not possible here"))
-		return
+		return nil
 	}
-	limits := &e.x.p.opts.Limits
 	worker, early := a.resp.Conn()
-	t := &tunnel{client: paced{client, limits.WritePause}, worker: paced{worker, limits.WritePause}, early: early}
-	t.silent = newStall(limits.Silence, t.end)
-	a.flow.follow()
-	stop := a.flow.AfterFunc(t.cut)
-	defer stop()
-	e.x.p.leases.stream(&a.flow, t.end)
-	t.run(head, pending(buffered))
+	if e.endless() {
+		s := &socketApart{}
+		s.outlive(e, a)
+		s.tunnel.join(conn, worker, &s.flow, &e.x.p.opts.Limits)
+		s.tunnel.early(head, early, pending(buffered))
+		s.tunnel.apart, s.detached.start = s, s.start
+		return &s.detached
+	}
+	t := &tunnel{}
+	t.join(conn, worker, &a.flow, &e.x.p.opts.Limits)
+	t.early(head, early, pending(buffered))
+	t.run()
 	e.x.debug("a WebSocket ended", &e.call, a.lease)
+	return nil
 }
 
 // switchHead returns the head of the answer that switches protocols.
@@ -77,34 +83,104 @@ func pending(rw *bufio.ReadWriter) []byte {
 	return bytes.Clone(p)
 }
 
+// socketApart is a WebSocket that goes on apart from its request.
+type socketApart struct {
+	detached
+	tunnel tunnel
+}
+
+func (s *socketApart) start() {
+	s.tunnel.begin()
+	go follow(&s.tunnel.up)
+	go follow(&s.tunnel.down)
+}
+
+// ended is called when the tunnel has ended.
+func (s *socketApart) ended() {
+	s.x.debug("a WebSocket ended", s.call(), s.flow.lease)
+	s.leave()
+}
+
 // tunnel carries the bytes of a WebSocket both ways until both sides have ended
 // or one has failed.
 type tunnel struct {
-	client net.Conn
-	worker net.Conn
-	early  []byte // what came from the worker with its head
+	client, worker net.Conn
+	up             upward
+	down           downward
 
+	flow   *flow
 	silent *stall      // since the last byte of either side
 	ending atomic.Bool // to be closed in good order
 	timer  atomic.Pointer[time.Timer]
+	open   atomic.Int32 // directions
+	stop   func() bool  // ends the watching of the flow
+
+	apart *socketApart // nil while it is part of its request
 }
 
-// run carries everything, beginning with head for the client and early for the
-// worker, and closes both connections.
-func (t *tunnel) run(head, early []byte) {
-	defer t.cut()
-	if _, err := t.client.Write(head); err != nil {
+// join has the tunnel connect two connections for as long as the flow goes on.
+func (t *tunnel) join(client, worker net.Conn, f *flow, limits *Limits) {
+	t.client, t.worker, t.flow = client, worker, f
+	t.up.t, t.down.t = t, t
+	t.up.in.Init(client)
+	t.up.out.Init(worker, limits.WritePause)
+	t.down.in.Init(worker)
+	t.down.out.Init(client, limits.WritePause)
+	t.silent = newStall(limits.Silence, t.end)
+	t.open.Store(2)
+}
+
+// early says what is to be sent first: the head of the answer, and what has come
+// from either side already.
+func (t *tunnel) early(head, worker, client []byte) {
+	t.down.head, t.down.early, t.up.early = head, worker, client
+}
+
+// begin has the tunnel end with the flow, or when the node shuts down.
+func (t *tunnel) begin() {
+	t.flow.follow()
+	t.stop = t.flow.AfterFunc(t.cut)
+	t.flow.leases.stream(t.flow, t.end)
+	t.silent.watch()
+}
+
+// run carries everything and closes both connections.
+func (t *tunnel) run() {
+	t.begin()
+	var group sync.WaitGroup
+	group.Go(func() { carry(&t.up) })
+	carry(&t.down)
+	group.Wait()
+}
+
+// carry carries one direction to its end.
+func carry(d turns) {
+	for !d.round() { //nolint:revive // round does it
+	}
+	d.over()
+}
+
+// ended is called by each direction in its end. The second one ends the tunnel.
+func (t *tunnel) ended(in *hop.Inflow) {
+	in.Drop()
+	if t.open.Add(-1) > 0 {
 		return
 	}
-	var group sync.WaitGroup
-	t.silent.watch()
-	group.Go(func() { t.up(early) })
-	t.down()
-	group.Wait()
+	t.cut()
+	t.stop()
 	t.silent.stop()
 	if timer := t.timer.Load(); timer != nil {
 		timer.Stop()
 	}
+	if t.apart != nil {
+		t.apart.ended()
+	}
+}
+
+// broken is called for a panic in a direction that goes on apart.
+func (t *tunnel) broken(fault any) {
+	t.apart.broken(fault)
+	t.cut()
 }
 
 // cut closes both connections at once.
@@ -129,28 +205,111 @@ func (t *tunnel) end() {
 	_ = t.worker.SetReadDeadline(longAgo) // wakes down
 }
 
-// up carries bytes from the client to the worker.
-func (t *tunnel) up(early []byte) {
-	if len(early) > 0 && !t.send(t.worker, early) {
-		return
-	}
-	buf := hop.GetBuffer(-1)
-	defer buf.Put()
-	for {
-		n, err := t.client.Read(buf.Space())
-		if n > 0 {
-			t.silent.watch()
-			if !t.send(t.worker, buf.Space()[:n]) {
-				return
-			}
-			buf.Took(n)
-		}
-		if err != nil {
-			t.pass(err, t.worker)
-			return
-		}
+// upward is the direction from the client to the worker.
+type upward struct {
+	t     *tunnel
+	in    hop.Inflow
+	out   hop.Outflow
+	early []byte
+}
+
+// await implements turns.
+func (d *upward) await() {
+	if len(d.early) == 0 {
+		d.in.Await()
 	}
 }
+
+// round implements turns.
+func (d *upward) round() (over bool) {
+	t := d.t
+	chunk, err := d.early, error(nil)
+	if d.early = nil; len(chunk) == 0 {
+		chunk, err = d.in.Next()
+	}
+	if len(chunk) > 0 {
+		t.silent.watch()
+		if !t.send(&d.out, chunk) {
+			return true
+		}
+	}
+	if err != nil {
+		t.pass(err, t.worker)
+	}
+	return err != nil
+}
+
+// over implements turns.
+func (d *upward) over() { d.t.ended(&d.in) }
+
+// broken implements turns.
+func (d *upward) broken(fault any) { d.t.broken(fault) }
+
+// downward is the direction from the worker to the client, and the only one that
+// writes to the client.
+type downward struct {
+	t           *tunnel
+	in          hop.Inflow
+	out         hop.Outflow
+	head, early []byte
+	frames      hop.Frames
+}
+
+// await implements turns.
+func (d *downward) await() {
+	if d.head == nil && len(d.early) == 0 && !d.closes() {
+		d.in.Await()
+	}
+}
+
+// closes reports whether it is time for the client to be told of the end.
+func (d *downward) closes() bool { return d.t.ending.Load() && d.frames.Boundary() }
+
+// round implements turns.
+func (d *downward) round() (over bool) {
+	t := d.t
+	if head := d.head; head != nil {
+		d.head = nil
+		if _, err := d.out.Write(head); err != nil {
+			t.cut()
+			return true
+		}
+		return false
+	}
+	if d.closes() {
+		t.sayClose(&d.frames)
+		return true
+	}
+	chunk, err := d.early, error(nil)
+	if d.early = nil; len(chunk) == 0 {
+		chunk, err = d.in.Next()
+	}
+	if len(chunk) > 0 {
+		t.silent.watch()
+		if t.ending.Load() {
+			chunk = chunk[:d.frames.Pass(chunk)]
+		} else {
+			d.frames.PassAll(chunk)
+		}
+		if !t.send(&d.out, chunk) {
+			return true
+		}
+	}
+	if t.ending.Load() && errors.Is(err, os.ErrDeadlineExceeded) {
+		// Woken by end. What is left of a frame is waited for.
+		err = t.worker.SetReadDeadline(time.Time{})
+	}
+	if err != nil {
+		t.pass(err, t.client)
+	}
+	return err != nil
+}
+
+// over implements turns.
+func (d *downward) over() { d.t.ended(&d.in) }
+
+// broken implements turns.
+func (d *downward) broken(fault any) { d.t.broken(fault) }
 
 // send writes to one side. If that fails the other direction may still have
 // something to say, such as a close frame, but not for long.
@@ -169,50 +328,11 @@ func (t *tunnel) pass(err error, to any) {
 	}
 }
 
-// down carries bytes from the worker to the client, and is the only one that
-// writes to the client.
-func (t *tunnel) down() {
-	buf := hop.GetBuffer(-1)
-	defer buf.Put()
-	var frames hop.Frames
-	for {
-		if t.ending.Load() && frames.Boundary() {
-			t.sayClose(&frames)
-			return
-		}
-		n, err := copy(buf.Space(), t.early), error(nil)
-		if t.early = t.early[n:]; n == 0 {
-			n, err = t.worker.Read(buf.Space())
-		}
-		if n > 0 {
-			t.silent.watch()
-			chunk := buf.Space()[:n]
-			if t.ending.Load() {
-				chunk = chunk[:frames.Pass(chunk)]
-			} else {
-				frames.PassAll(chunk)
-			}
-			if !t.send(t.client, chunk) {
-				return
-			}
-			buf.Took(n)
-		}
-		if t.ending.Load() && errors.Is(err, os.ErrDeadlineExceeded) {
-			// Woken by end. What is left of a frame is waited for.
-			err = t.worker.SetReadDeadline(time.Time{})
-		}
-		if err != nil {
-			t.pass(err, t.client)
-			return
-		}
-	}
-}
-
 // sayClose tells the client that the tunnel ends, unless the worker has done
 // so. The worker learns it from the client's answer, which up carries; what it
 // sends from now on is dropped.
 func (t *tunnel) sayClose(frames *hop.Frames) {
-	if !frames.Closed() && !t.send(t.client, hop.CloseFrame(closeRestart)) {
+	if !frames.Closed() && !t.send(&t.down.out, hop.CloseFrame(closeRestart)) {
 		return
 	}
 	_ = t.worker.SetReadDeadline(time.Time{})

@@ -108,6 +108,9 @@ type counted struct {
 	give func()
 }
 
+// Socket says that only the end of the connection is anything special.
+func (c *counted) Socket() *net.TCPConn { return c.TCPConn }
+
 func (c *counted) Close() error {
 	defer c.give()
 	return c.TCPConn.Close()

@@ -81,6 +81,7 @@ func run(ctx context.Context, lookup func(string) (string, bool)) (status int) {
 
 func serve(ctx context.Context, env pinboard.Environment, certified *certificate, log *zap.Logger) error {
 	env.Options.Logger = log
+	env.Options.DetachStreams = true // nothing is around the pinboard here
 	if std, ok := env.Options.Passport.(*passport.Standard); ok {
 		std.LogTo(log)
 		defer func() { _ = std.Close() }()

@@ -20,9 +20,11 @@ type descriptor struct {
 	// plain: the socket carries the messages themselves, not TLS.
 	plain bool
 
-	// onReadable and onPeek, made once.
+	// onReadable, comes and onPeek, made once.
 	readable func(fd uintptr) bool
+	look     func(fd uintptr) bool
 	peek     func(fd uintptr)
+	waited   bool // see await
 
 	out  []byte // to be written before the read
 	n    int    // read
@@ -132,6 +134,24 @@ func (d *descriptor) send(fd int) {
 		}
 		return
 	}
+}
+
+// await returns when the socket may be read from, or the wait has failed.
+func (d *descriptor) await() {
+	d.waited = false
+	if d.look == nil { // few need it
+		d.look = d.comes
+	}
+	_ = d.Read(d.look) // whoever reads then finds the same error
+}
+
+// comes reports whether something has come: it looks only once, and then it is told.
+func (d *descriptor) comes(fd uintptr) bool {
+	if d.waited {
+		return true
+	}
+	d.waited = true
+	return !d.quiet(fd)
 }
 
 // start implements idleness: the socket is looked at when it is needed.

@@ -106,7 +106,8 @@ func (p *Pool) Do(ctx context.Context, req *Request) (*Response, error) {
 		}
 		failure.Connected = true
 		c.begin(reused)
-		r := &Response{c: c, pool: p, req: req, stop: afterFunc(ctx, c.onAbort)}
+		r := newResponse()
+		r.c, r.pool, r.req, r.stop = c, p, req, afterFunc(ctx, c.onAbort)
 		err = r.roundTrip()
 		if err == nil {
 			return r, nil

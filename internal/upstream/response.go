@@ -27,13 +27,23 @@ type Response struct {
 
 	framing framing
 	state   chunkState
-	left    int64 // of the body, or of the chunk
-	keep    bool  // the worker keeps the connection
-	heads   int   // bytes of heads and trailers so far
-	line    int   // where the line starts that lines is at
-	scanned int   // how far lines has looked
-	err     error // of the body: io.EOF at its end
-	fields  [16]Field
+	left    int64   // of the body, or of the chunk
+	keep    bool    // the worker keeps the connection
+	heads   int     // bytes of heads and trailers so far
+	line    int     // where the line starts that lines is at
+	scanned int     // how far lines has looked
+	err     error   // of the body: io.EOF at its end
+	fields  []Field // room for those of the head
+}
+
+// newResponse returns a Response with room for what nearly all heads have.
+func newResponse() *Response {
+	r := &struct {
+		Response
+		room [16]Field
+	}{}
+	r.fields = r.room[:0]
+	return &r.Response
 }
 
 // chunkState is what comes next in a body in chunks.
@@ -215,6 +225,7 @@ func (r *Response) Announced() (names []string) {
 // the new one has come already. It is the caller's until Close.
 func (r *Response) Conn() (conn net.Conn, early []byte) {
 	early = bytes.Clone(r.c.in.take(r.c.in.len()))
+	r.c.in.drop()
 	return r.c.rawConn(), early
 }
 

@@ -70,6 +70,12 @@ func (u *upload) proceed() {
 // carry another one.
 func (u *upload) stop() (whole bool) {
 	close(u.over)
+	return u.settle()
+}
+
+// settle gives a request that is nearly sent the time for it, and reports whether
+// it was sent whole.
+func (u *upload) settle() (whole bool) {
 	if u.last.Load() && !u.whole.Load() {
 		timer := time.NewTimer(endTime)
 		defer timer.Stop()

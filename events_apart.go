@@ -1,0 +1,115 @@
+package pinboard
+
+import (
+	"crypto/tls"
+	"errors"
+	"net"
+	"net/http"
+	"sync"
+
+	"github.com/pinboard-go/pinboard/internal/hop"
+)
+
+// unheard is how much of what a client sends while it gets events is dropped, in
+// bytes. What comes after that is not read.
+const unheard = 64 << 10
+
+// detaches reports whether an event stream is to go on apart from its request. It
+// must be an answer that ends by itself, for the connection ends with it; and
+// everything that the client had to say must have been said.
+func (e *exchange) detaches(a *attempt) bool {
+	return e.endless() && a.resp.Length < 0 && e.r.ProtoMajor == 1 && e.r.ProtoMinor >= 1 &&
+		serversOwn(e.w) && (e.body == nil || e.body.Ended()) && a.resp.Sent()
+}
+
+// detach takes over the client's connection for an event stream.
+func (e *exchange) detach(a *attempt) *detached {
+	conn, _, err := e.rc.Hijack() // a request that came too early gets no answer
+	if err != nil {
+		panic(http.ErrAbortHandler) // the connection is broken
+	}
+	e.finish(true)
+	s := &eventsApart{conn: conn}
+	s.out.out.Init(conn, e.x.p.opts.Limits.WritePause)
+	s.announced = e.fillHead(a.resp)
+	s.out.begin(a.resp.Status, e.w.Header())
+	s.passing.piece, s.passing.err = a.ahead, a.aheadErr
+	s.outlive(e, a)
+	s.detached.start = s.start
+	return &s.detached
+}
+
+// eventsApart is an event stream that goes on apart from its request.
+type eventsApart struct {
+	detached
+	conn      net.Conn // the client's
+	passing   passing
+	out       chunked
+	announced []string // trailers
+	whole     bool     // ended in good order
+
+	watching sync.WaitGroup
+}
+
+func (s *eventsApart) start() {
+	s.x.p.leases.stream(&s.flow, func() { s.flow.cancel(errStreamEnds) })
+	s.passing.to, s.passing.flow, s.passing.resp = &s.out, &s.flow, s.resp
+	s.passing.begin(s.x.p.opts.Limits.Silence)
+	s.watching.Go(s.watchClient)
+	go follow(s)
+}
+
+// watchClient ends the stream when the client leaves, and not when it only sends
+// something.
+func (s *eventsApart) watchClient() {
+	var in hop.Inflow
+	in.Init(s.conn)
+	defer in.Drop()
+	for left := unheard; left > 0; {
+		in.Await()
+		p, err := in.Next()
+		if err != nil {
+			s.flow.cancel(errClientGone)
+			return
+		}
+		left -= len(p)
+	}
+}
+
+// await implements turns.
+func (s *eventsApart) await() { s.passing.await() }
+
+// round implements turns.
+func (s *eventsApart) round() (over bool) {
+	over, err := s.passing.round()
+	if over {
+		s.finish(err)
+	}
+	return over
+}
+
+// finish ends the answer. It is apart from round for the sake of that one's stack.
+func (s *eventsApart) finish(err error) {
+	switch {
+	case err == nil:
+		h := http.Header{}
+		fillTrailers(h, s.announced, s.resp.Trailer)
+		s.whole = s.out.end(h) == nil
+	case errors.Is(s.flow.cause(), errStreamEnds):
+		s.whole = s.out.end(nil) == nil
+	default:
+		s.x.logCut(s.call(), &s.flow, err)
+	}
+}
+
+// over implements turns.
+func (s *eventsApart) over() {
+	s.passing.end()
+	conn := s.conn
+	if t, ok := conn.(*tls.Conn); ok && !s.whole {
+		conn = t.NetConn() // an orderly end of TLS could wait for the client
+	}
+	_ = conn.Close() // ends watchClient
+	s.watching.Wait()
+	s.leave()
+}

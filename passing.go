@@ -1,0 +1,124 @@
+package pinboard
+
+import (
+	"errors"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/pinboard-go/pinboard/internal/upstream"
+)
+
+// passing is the body of an answer on its way to the client, every piece of it at
+// once.
+type passing struct {
+	to   recipient
+	flow *flow
+	resp *upstream.Response
+	// piece is what has come already, and err how the body has ended.
+	piece []byte
+	err   error
+
+	silent  *stall      // since the last byte
+	head    *time.Timer // until the head is sent, nil if it was
+	late    sync.WaitGroup
+	freeing sync.WaitGroup
+	free    func() bool
+}
+
+// recipient is who gets an answer. Its errors are clientErrors.
+type recipient interface {
+	write(p []byte) error
+	flush() error
+	// finishBy has writes fail that are not done then, at any time.
+	finishBy(t time.Time)
+}
+
+// begin sends the head of an answer whose body may be long in coming: at once if its
+// length is not known, else after a moment, so that a short answer is one packet.
+// end must be called.
+func (p *passing) begin(silence time.Duration) {
+	p.unblock()
+	switch {
+	case p.resp.Length == 0 || len(p.piece) > 0:
+	case p.resp.Length < 0:
+		_ = p.to.flush()
+	default:
+		p.late.Add(1)
+		p.head = time.AfterFunc(headDelay, func() {
+			defer p.late.Done()
+			_ = p.to.flush()
+		})
+	}
+	p.silent = newStall(silence, func() { p.flow.cancel(errSilent) })
+}
+
+// unblock has writes to the client end when the flow does: a client that does not
+// read must not hold a request that was cut.
+func (p *passing) unblock() {
+	p.flow.follow()
+	p.freeing.Add(1)
+	p.free = p.flow.AfterFunc(func() {
+		defer p.freeing.Done()
+		deadline := longAgo
+		if errors.Is(p.flow.cause(), errStreamEnds) {
+			deadline = time.Now().Add(endTime)
+		}
+		p.to.finishBy(deadline)
+	})
+}
+
+// end takes back what begin has set up.
+func (p *passing) end() {
+	p.written()
+	p.silent.stop()
+	if !p.free() {
+		p.freeing.Wait()
+	}
+}
+
+// written ends the wait for more to be sent with the head.
+func (p *passing) written() {
+	if p.head != nil && !p.head.Stop() {
+		p.late.Wait()
+	}
+	p.head = nil
+}
+
+// await waits for more, on a small stack. It may also return at once.
+func (p *passing) await() {
+	if len(p.piece) == 0 && p.err == nil {
+		p.silent.watch()
+		p.resp.Await()
+	}
+}
+
+// round passes on what there is, or waits for it, until there is nothing more. It
+// reports whether that was all; what is not a clientError then is the worker's
+// failing.
+func (p *passing) round() (over bool, err error) {
+	for {
+		if len(p.piece) == 0 && p.err == nil {
+			p.silent.watch()
+			p.piece, p.err = p.resp.Next()
+			p.silent.rest()
+		}
+		p.written()
+		if len(p.piece) > 0 {
+			if err := p.to.write(p.piece); err != nil {
+				return true, err
+			}
+			p.piece = nil
+		}
+		switch {
+		case p.err == io.EOF:
+			return true, nil
+		case p.err != nil:
+			return true, p.err
+		}
+		if !p.resp.Ready() {
+			err := p.to.flush()
+			return err != nil, err
+		}
+	}
+}
