@@ -25,7 +25,7 @@ type attempt struct {
 	route
 	flow flow // ends with the client or with the owner's session
 	req  upstream.Request
-	body *hop.Reader // nil without a body
+	body *hop.Reader // nil without a body, and with one that is sent with the head
 	resp *upstream.Response
 	// ahead is what detail has read of the answer's body, and aheadErr io.EOF
 	// if that is all.
@@ -49,9 +49,6 @@ func (e *exchange) send(rt route) (*attempt, error) {
 	e.tried = rt
 	a := &attempt{route: rt, patience: e.answerTime()}
 	e.x.p.leases.open(e.r.Context(), &a.flow, rt.lease)
-	if e.body != nil {
-		a.flow.follow() // the client may be slow
-	}
 	a.late = e.x.lates.get(&a.flow, a.patience)
 	defer e.awaited(a)
 	err := e.request(a)
@@ -76,7 +73,7 @@ func (e *exchange) send(rt route) (*attempt, error) {
 // awaited ends the wait for the answer's header.
 func (e *exchange) awaited(a *attempt) {
 	a.late.stop()
-	if e.body == nil { // else whoever sends it may have a use for it yet
+	if a.body == nil { // else whoever sends it may have a use for it yet
 		e.x.lates.put(a.late)
 	}
 	a.late = nil
@@ -179,8 +176,26 @@ func (e *exchange) repeatable() bool {
 	return false
 }
 
+// shortBody is the longest body, in bytes, that is sent with the head of its
+// request. The worker then hears of the request when the body is there.
+const shortBody = 16 << 10
+
 // attachBody has the client's body sent, with the client's length and trailers.
 func (e *exchange) attachBody(req *upstream.Request, a *attempt) error {
+	if n := e.r.ContentLength; 0 < n && n <= shortBody && !e.expects && len(e.trailers) == 0 {
+		all, whole := e.body.ReadOnce()
+		if whole && int64(len(all)) == n {
+			req.Content = all
+			return nil
+		}
+		if fault := e.body.Err(); fault != nil && fault != io.EOF {
+			if e.r.Context().Err() != nil {
+				return e.gone()
+			}
+			return clientFault(fault)
+		}
+	}
+	a.flow.follow() // the client may be slow
 	late := a.late
 	open := func() (io.Reader, error) {
 		body, err := e.body.Open()

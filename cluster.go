@@ -75,9 +75,13 @@ func (x *proxy) livesOn(ctx context.Context, from string, session *lease) error 
 	if wire.CheckNamespace(namespace) != nil || wire.CheckID(id) != nil {
 		return errCallerMismatch
 	}
+	caller := instance{store.Bind(session.Hostname, namespace), id}
+	if x.p.placer.livesOn(ctx, caller, session) {
+		return nil
+	}
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
-	row, err := x.p.store.Lookup(ctx, store.Bind(session.Hostname, namespace), id)
+	row, err := x.p.store.Lookup(ctx, caller.namespace, id)
 	switch {
 	case errors.Is(err, store.ErrNotPlaced):
 		return errCallerMismatch

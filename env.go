@@ -48,6 +48,11 @@ type Environment struct {
 //	PORT                              default 8080
 //	PINBOARD_LEASE_TTL_MS             default 15000
 //	PINBOARD_PLACEMENT_HOLD_MS        default 0: off
+//	PINBOARD_MAX_HELD                 default 1000
+//	PINBOARD_MAX_HELD_PER_ID          default 100
+//	PINBOARD_REPLAY_BUFFER            default 65536
+//	PINBOARD_KEY_PREFIX               default pinboard
+//	PINBOARD_SHARDS                   default 1
 //	PINBOARD_DRAIN_RATE               default 0: all at once
 //	PINBOARD_AFFINITY_BALANCE_FACTOR  default 2
 //	PINBOARD_TRUSTED_PROXIES          comma-separated CIDRs, default none
@@ -72,6 +77,14 @@ func ReadEnvironment(lookup func(string) (string, bool)) (Environment, error) {
 	env.Options.LeaseTTL = time.Duration(lease) * time.Millisecond
 	hold := r.number("PINBOARD_PLACEMENT_HOLD_MS", 0, 0, float64(maxHold.Milliseconds()))
 	env.Options.PlacementHold = time.Duration(hold) * time.Millisecond
+	env.Options.MaxHeld = int(r.number("PINBOARD_MAX_HELD", 0, 1, maxHeld))
+	env.Options.MaxHeldPerID = int(r.number("PINBOARD_MAX_HELD_PER_ID", 0, 1, maxHeld))
+	if most := cmp.Or(env.Options.MaxHeld, defaultHeld); env.Options.MaxHeldPerID > most {
+		r.fault("PINBOARD_MAX_HELD_PER_ID", "is %d, must be at most PINBOARD_MAX_HELD, which is %d", env.Options.MaxHeldPerID, most)
+	}
+	env.Options.ReplayBuffer = int(r.number("PINBOARD_REPLAY_BUFFER", 0, 1, maxReplay))
+	env.Options.KeyPrefix = r.keyPrefix("PINBOARD_KEY_PREFIX")
+	env.Options.Shards = int(r.number("PINBOARD_SHARDS", 1, 1, maxShards))
 	env.Options.DrainRate = r.drainRate("PINBOARD_DRAIN_RATE")
 	env.Options.Affinity.BalanceFactor = r.fraction("PINBOARD_AFFINITY_BALANCE_FACTOR", 2, 1, 1e9)
 	env.Options.TrustedProxies = r.prefixes("PINBOARD_TRUSTED_PROXIES")
@@ -103,6 +116,14 @@ func (r *reader) text(name string) (string, bool) {
 	value, _ := r.lookup(name)
 	value = strings.TrimSpace(value)
 	return value, value != ""
+}
+
+func (r *reader) keyPrefix(name string) string {
+	prefix, _ := r.text(name)
+	if strings.ContainsAny(prefix, "{}") {
+		r.fault(name, "must not have braces")
+	}
+	return prefix
 }
 
 func (r *reader) passport(name string) passport.Passport {

@@ -58,6 +58,11 @@ func TestEnvironmentValues(t *testing.T) {
 		"PINBOARD_PLACEMENT_HOLD_MS":       "2500",
 		"PINBOARD_AFFINITY_BALANCE_FACTOR": "1.5",
 		"PINBOARD_DRAIN_RATE":              "2.5",
+		"PINBOARD_MAX_HELD":                "20",
+		"PINBOARD_MAX_HELD_PER_ID":         "10",
+		"PINBOARD_REPLAY_BUFFER":           "1000",
+		"PINBOARD_KEY_PREFIX":              "other",
+		"PINBOARD_SHARDS":                  "4",
 		"PINBOARD_TRUSTED_PROXIES":         " 10.0.0.7/8, ::1 ,192.0.2.1,",
 		"REDIS_URL":                        "rediss://user:pa%40ss@one.example:7001,two.example,[2001:db8::1]:7003/0?master_set=main&sentinel_password=pa%26ss",
 	}))
@@ -67,6 +72,11 @@ func TestEnvironmentValues(t *testing.T) {
 	require.Equal(t, 2500*time.Millisecond, env.Options.PlacementHold)
 	require.InDelta(t, 1.5, env.Options.Affinity.BalanceFactor, 0)
 	require.InDelta(t, 2.5, env.Options.DrainRate, 0)
+	require.Equal(t, 20, env.Options.MaxHeld)
+	require.Equal(t, 10, env.Options.MaxHeldPerID)
+	require.Equal(t, 1000, env.Options.ReplayBuffer)
+	require.Equal(t, "other", env.Options.KeyPrefix)
+	require.Equal(t, 4, env.Options.Shards)
 	require.Equal(t, []netip.Prefix{
 		netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("::1/128"), netip.MustParsePrefix("192.0.2.1/32"),
 	}, env.Options.TrustedProxies)
@@ -115,6 +125,12 @@ func TestAWrongVariableIsOneLineThatNamesIt(t *testing.T) {
 		{"REDIS_URL", "redis://:planted-password@h:1/x"},
 		{"REDIS_URL", "redis://:planted-password@h:1,,i:2"},
 		{"REDIS_URL", "redis://h:1/x?master_set=m&sentinel_password=planted-password"},
+		{"PINBOARD_KEY_PREFIX", "{a}"},
+		{"PINBOARD_SHARDS", "0"},
+		{"PINBOARD_SHARDS", "1025"},
+		{"PINBOARD_REPLAY_BUFFER", "-1"},
+		{"PINBOARD_MAX_HELD", "0"},
+		{"PINBOARD_MAX_HELD_PER_ID", "1001"},
 		{"PORT", "http"},
 		{"PORT", "65536"},
 		{"PORT", "-1"},

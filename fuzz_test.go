@@ -159,6 +159,46 @@ func FuzzPlacementsQuery(f *testing.F) {
 	})
 }
 
+// A query for events is read within its bounds, and reads the same when it is
+// written down again.
+func FuzzEventsQuery(f *testing.F) {
+	for _, seed := range []string{
+		"", "namespace=/counters&id=alice", "id=alice", "namespace=/a&id=a%2Fb", "namespace=/a&hostname=H.example:80.&kind=placed&clientId=c", "before=1764460800000000",
+		"before=0", "before=-1", "before=9007199254740993", "limit=1000&before=+5", "hostname=h", "limit=0", "kind=&clientId=&id=", "before=1&before=2", "a;b",
+	} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, query string) {
+		values, err := url.ParseQuery(query)
+		if err != nil {
+			return
+		}
+		q, err := readFilter(values)
+		if err != nil {
+			return
+		}
+		require.True(t, q.limit >= 1 && q.limit <= maxPageSize)
+		require.True(t, q.from >= 0 && q.from <= 1<<53)
+		require.Equal(t, q.id != "", q.binding != "")
+		again := url.Values{"limit": {strconv.Itoa(q.limit)}, "kind": {string(q.kind)}, "clientId": {q.clientID}}
+		for name, value := range map[string]string{"namespace": q.namespace, "hostname": q.hostname, "id": q.id} {
+			if value != "" {
+				again.Set(name, value)
+			}
+		}
+		if q.id != "" {
+			require.NoError(t, wire.CheckID(q.id))
+			require.Equal(t, store.Bind(q.hostname, q.namespace), q.binding)
+		}
+		if q.from != 0 {
+			again.Set("before", strconv.FormatInt(q.from, 10))
+		}
+		same, err := readFilter(again)
+		require.NoError(t, err)
+		require.Equal(t, q, same)
+	})
+}
+
 // Nobody speaks for an instance but the session that it is placed on, with its
 // secret, and nobody is deeper than the limit.
 func FuzzClusterCall(f *testing.F) {
@@ -236,6 +276,11 @@ func FuzzEnvironment(f *testing.F) {
 	})
 }
 
+// onePiece is a body that comes at once.
+type onePiece []byte
+
+func (p *onePiece) Next() ([]byte, error) { return *p, io.EOF }
+
 // Only a worker that gives the very value back passes a probe.
 func FuzzProbeAnswer(f *testing.F) {
 	const value = "planted-challenge-value"
@@ -245,7 +290,8 @@ func FuzzProbeAnswer(f *testing.F) {
 	f.Add(200, []byte(`{"value":["`+value+`"],"VALUE":null}`))
 	f.Add(302, []byte(``))
 	f.Fuzz(func(t *testing.T, status int, body []byte) {
-		err := probe{challengeValue: wire.NewSecret(value)}.judge(&http.Response{StatusCode: status, Body: io.NopCloser(bytes.NewReader(body))})
+		answer := onePiece(body)
+		err := probe{challengeValue: wire.NewSecret(value)}.judge(status, &answer)
 		if err == nil {
 			require.Equal(t, http.StatusOK, status)
 			require.LessOrEqual(t, len(body), maxProbeAnswer)

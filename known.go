@@ -98,6 +98,14 @@ func (p *placer) recall(ctx context.Context, a ask) (route, bool) {
 	return rt, true
 }
 
+// livesOn reports whether the instance is known to be placed on the session, and
+// that to be live. It may not be known of one that is.
+func (p *placer) livesOn(ctx context.Context, i instance, s *lease) bool {
+	known, err := p.known(ctx, i)
+	return err == nil && known.SessionID == s.ID && time.Since(known.AsOf) <= p.lease/trusts &&
+		p.vouched.vouches(p.bucket(i), known, "") && p.leases.left(s) > 0
+}
+
 // released has ids looked up anew that were released through this node, which may
 // be told of it a moment after the worker has its answer.
 func (p *placer) released(releases []wire.Release) {

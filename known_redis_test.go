@@ -59,7 +59,7 @@ func TestRequestsToPlacedIdsCostNoCommand(t *testing.T) {
 		workers = append(workers, f.register(w, fmt.Sprint("w", i)))
 	}
 	path := func(i int) string { return fmt.Sprintf("/counters/id-%d", i%ids) }
-	for i := range ids {
+	for i := range 2 * ids { // the first has the id placed, the second reads its row
 		resp, _ := f.get(path(i))
 		require.Equal(t, 200, resp.StatusCode)
 	}

@@ -150,6 +150,8 @@ const (
 	maxLease  = time.Hour
 	warnLease = 9 * time.Second // the Python client's buffer, and a beat, and time to answer
 	maxShards = 1024
+	// defaultHeld is MaxHeld where it is not set.
+	defaultHeld = 1000
 	maxReplay = 16 << 20
 	maxHold   = time.Minute
 	maxHeld   = 100_000
@@ -176,7 +178,7 @@ func (o Options) withDefaults() Options {
 		o.ReplayBuffer = 64 << 10
 	}
 	if o.MaxHeld == 0 {
-		o.MaxHeld = 1000
+		o.MaxHeld = defaultHeld
 	}
 	if o.MaxHeldPerID == 0 {
 		o.MaxHeldPerID = min(100, o.MaxHeld)

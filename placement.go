@@ -162,7 +162,10 @@ func (p *placer) lookUp(ctx context.Context, a ask) (route, error) {
 func (p *placer) share(ctx context.Context, question string, a ask) (route, error) {
 	// The question outlives the client that happened to ask first.
 	shared := context.WithoutCancel(ctx)
-	answer := p.calls.DoChan(question, func() (any, error) { return p.query(shared, a) })
+	answer := p.calls.DoChan(question, func() (any, error) {
+		deepen()
+		return p.query(shared, a)
+	})
 	select {
 	case res := <-answer:
 		if res.Err != nil {
@@ -172,6 +175,16 @@ func (p *placer) share(ctx context.Context, question string, a ask) (route, erro
 	case <-ctx.Done():
 		return route{}, ctx.Err()
 	}
+}
+
+// deepen lets the stack of a new goroutine grow while there is little on it. A look-up
+// needs more than what a goroutine begins with, and to move what it has put there by
+// then costs some microseconds.
+//
+//go:noinline
+func deepen() byte {
+	var room [4 << 10]byte
+	return room[rand.IntN(len(room))]
 }
 
 func (p *placer) query(ctx context.Context, a ask) (route, error) {
@@ -199,9 +212,12 @@ func (p *placer) query(ctx context.Context, a ask) (route, error) {
 		p.leases.extend(s, asked, res.Left)
 		rt = route{lease: s, epoch: res.Epoch, until: asked.Add(res.Left)}
 		p.vouched.vouch(p.bucket(a.instance), generation, s.ID, a.unless())
-		// So that the next request finds it known. An error does no harm here.
-		if known, err := p.known(ctx, a.instance); err == nil {
-			p.vouched.note(p.bucket(a.instance), known.Generation)
+		if generation == "" {
+			// So that what is told from now on is vouched for. An error does no harm
+			// here.
+			if known, err := p.known(ctx, a.instance); err == nil {
+				p.vouched.note(p.bucket(a.instance), known.Generation)
+			}
 		}
 		return nil
 	})

@@ -229,8 +229,9 @@ func TestSimultaneousLookUpsOfOneIdShareOneQuestion(t *testing.T) {
 			return nil
 		})
 		first, leave := context.WithCancel(t.Context())
-		answers := make(chan error, 100)
-		for i := range 100 {
+		const simultaneous = 256
+		answers := make(chan error, simultaneous)
+		for i := range simultaneous {
 			ctx := t.Context()
 			if i == 0 {
 				ctx = first
@@ -247,7 +248,7 @@ func TestSimultaneousLookUpsOfOneIdShareOneQuestion(t *testing.T) {
 		leave() // who asked first does not take the others along
 		require.ErrorIs(t, <-answers, context.Canceled)
 		close(goOn)
-		for range 99 {
+		for range simultaneous - 1 {
 			require.NoError(t, <-answers)
 		}
 		require.EqualValues(t, 1, asked.Load())

@@ -1,6 +1,7 @@
 package pinboard
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,7 +12,7 @@ import (
 	"net/url"
 	"time"
 
-	"github.com/pinboard-go/pinboard/internal/quiet"
+	"github.com/pinboard-go/pinboard/internal/upstream"
 	"github.com/pinboard-go/pinboard/internal/wire"
 )
 
@@ -23,9 +24,6 @@ const (
 	// bytes: who answers is not known yet.
 	maxProbeAnswer = 4 << 10
 	maxProbeHeader = 16 << 10
-	// probeBuffer is the size of a connection's buffers, in bytes. Many probes
-	// may hang at once.
-	probeBuffer = 2 << 10
 )
 
 var (
@@ -34,8 +32,13 @@ var (
 	errUnreachable  = notNow("the advertise URL does not answer", time.Second)
 )
 
-// prober asks workers whether an advertise URL leads to them (protocol §2).
-type prober struct{ transport *http.Transport }
+// prober asks workers whether an advertise URL leads to them (protocol §2), each
+// time on a new connection: a kept one would prove that the process was there, not
+// that the URL leads to it now.
+type prober struct {
+	dial func(ctx context.Context, network, addr string) (net.Conn, error)
+	pool *upstream.Pool
+}
 
 // probe is one such question.
 type probe struct {
@@ -53,80 +56,96 @@ type probe struct {
 // newProber makes probes like the given transport, which guards the addresses
 // that are dialled.
 func newProber(transport *http.Transport) *prober {
-	t := transport.Clone()
-	// A new connection each time: a kept one would prove that the process was
-	// there, not that the URL leads to it now.
-	t.DisableKeepAlives = true
-	t.MaxConnsPerHost = 0 // a probe that hangs delays no other
-	t.MaxResponseHeaderBytes = maxProbeHeader
-	t.ReadBufferSize, t.WriteBufferSize = probeBuffer, probeBuffer
-	// The transport detaches a dial from the request that began it, so that
-	// others could use the connection: these end with their probe.
-	t.TLSHandshakeTimeout = probeTime
-	dial := t.DialContext
-	t.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
-		ctx, cancel := context.WithTimeout(ctx, probeTime)
-		defer cancel()
-		if asking, ok := ctx.Value(askingKey{}).(context.Context); ok {
-			defer context.AfterFunc(asking, cancel)()
-		}
-		return dial(ctx, network, addr)
-	}
-	return &prober{transport: t}
+	p := &prober{dial: transport.DialContext}
+	p.pool = upstream.New(upstream.Config{
+		Dial: func(ctx context.Context, network, addr string) (net.Conn, error) { return p.dial(ctx, network, addr) },
+		TLS:  transport.TLSClientConfig, HandshakeTimeout: probeTime,
+		DisableKeepAlives: true, MaxHeaderBytes: maxProbeHeader,
+	})
+	return p
 }
 
-// askingKey is where a dial's context has the context of its probe.
-type askingKey struct{}
+// get asks a worker by the rules for its backend; no redirect is followed. The
+// secret goes with it, and further header lines.
+func (p *prober) get(ctx context.Context, b *backend, advertised, target string, secret wire.Secret, fields []byte) (*upstream.Response, error) {
+	fields, ok := upstream.AppendField(fields, wire.HeaderProxySecret, secret.Reveal())
+	if !ok {
+		return nil, errUnreachable // registrations have none such
+	}
+	res, err := p.pool.Do(ctx, &upstream.Request{
+		Origin: upstream.ParseOrigin(advertised), Method: http.MethodGet, Target: target, Fields: fields,
+		Within: b.within, Allowed: b.reached,
+	})
+	if err != nil {
+		return nil, failedDial(b, cmp.Or(ctx.Err(), err))
+	}
+	return res, nil
+}
+
+// pieces is a body: an upstream.Response.
+type pieces interface{ Next() ([]byte, error) }
+
+// read returns the body of an answer, up to a bound in bytes; tooLong says that
+// there is more.
+func read(res pieces, most int) (body []byte, tooLong bool, err error) {
+	for {
+		piece, err := res.Next()
+		if len(body)+len(piece) > most {
+			return nil, true, nil
+		}
+		body = append(body, piece...)
+		switch {
+		case err == io.EOF:
+			return body, false, nil
+		case err != nil:
+			return nil, false, err
+		}
+	}
+}
 
 // ask returns nil if the worker itself answered, and the address it answered
 // from, "" if the connection has none. The errors are refusals, as a
 // registration answers them.
 func (p *prober) ask(ctx context.Context, q probe) (from string, err error) {
-	ctx, cancel := context.WithTimeout(withBackend(ctx, q.rules, q.pinned), probeTime)
+	ctx, cancel := context.WithTimeout(ctx, probeTime)
 	defer cancel()
-	ctx = context.WithValue(ctx, askingKey{}, ctx)
-	target := q.url + wire.PathChallenge + "?challenge=" + url.QueryEscape(q.challenge)
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, target, nil)
+	b := &backend{rules: q.rules, pinned: q.pinned}
+	res, err := p.get(ctx, b, q.url, wire.PathChallenge+"?challenge="+url.QueryEscape(q.challenge), q.secret, nil)
 	if err != nil {
-		return "", errUnreachable // it names the URL: not for the log
+		return "", err
 	}
-	r.Header.Set(wire.HeaderProxySecret, q.secret.Reveal())
-	res, err := p.transport.RoundTrip(r) // follows no redirect
-	if err != nil {
-		return "", failedDial(ctx, err)
-	}
-	defer func() { _ = res.Body.Close() }()
-	return dialledAddr(ctx), q.judge(res)
+	defer res.Close()
+	return b.address(), q.judge(res.Status, res)
 }
 
 // failedDial is a 403 if no address of the name may be dialled. Where one may,
 // it is a worker that does not answer yet.
-func failedDial(ctx context.Context, err error) error {
+func failedDial(b *backend, err error) error {
 	if !errors.Is(err, errAddrNotAllowed) {
 		return unreachable(err)
 	}
-	if b := backendOf(ctx); b != nil && b.choice.Load() {
+	if b.choice.Load() {
 		return fmt.Errorf("%w: not at an address that is allowed", errUnreachable)
 	}
 	return errOutsideRules
 }
 
-func unreachable(err error) error { return fmt.Errorf("%w: %w", errUnreachable, quiet.Transport(err)) }
+func unreachable(err error) error { return fmt.Errorf("%w: %w", errUnreachable, tellable(err)) }
 
-func (q probe) judge(res *http.Response) error {
-	switch res.StatusCode {
+func (q probe) judge(status int, res pieces) error {
+	switch status {
 	case http.StatusOK:
 	case http.StatusForbidden, http.StatusNotFound: // another secret, another challenge
 		return errOtherProcess
 	default:
-		return notNow(fmt.Sprintf("the advertise URL answers with status %d", res.StatusCode), time.Second)
+		return notNow(fmt.Sprintf("the advertise URL answers with status %d", status), time.Second)
 	}
-	body, err := io.ReadAll(io.LimitReader(res.Body, maxProbeAnswer+1))
+	body, tooLong, err := read(res, maxProbeAnswer)
 	if err != nil {
 		return unreachable(err)
 	}
 	var answer wire.ChallengeAnswer
-	if len(body) > maxProbeAnswer || json.Unmarshal(body, &answer) != nil ||
+	if tooLong || json.Unmarshal(body, &answer) != nil ||
 		!q.challengeValue.Equal(wire.NewSecret(answer.Value)) {
 		return errOtherProcess
 	}

@@ -44,8 +44,8 @@ func TestAPlainRequestAllocatesLittle(t *testing.T) {
 		request string
 		limit   float64
 	}{
-		http.MethodGet:  {"GET /counters/alice/json HTTP/1.1\r\nHost: p\r\n\r\n", 72},
-		http.MethodPost: {"POST /counters/alice/json HTTP/1.1\r\nHost: p\r\nContent-Length: 4\r\n\r\nbody", 95},
+		http.MethodGet:  {"GET /counters/alice/json HTTP/1.1\r\nHost: p\r\n\r\n", 34},
+		http.MethodPost: {"POST /counters/alice/json HTTP/1.1\r\nHost: p\r\nContent-Length: 4\r\n\r\nbody", 46},
 	} {
 		client := f.dial()
 		head := client.ask(t, c.request)

@@ -107,7 +107,7 @@ func TestALostConnectionIsABadGatewayAndNotPlacedAnew(t *testing.T) {
 
 func TestALostConnectionIsToldToAClientThatIsSilentInTheMiddleOfItsBody(t *testing.T) {
 	t.Parallel()
-	for _, framing := range []string{"Content-Length: 1000", "Transfer-Encoding: chunked"} {
+	for _, framing := range []string{"Content-Length: 100000", "Transfer-Encoding: chunked"} {
 		f := newFront(t)
 		w := newFake(t, func(h *hit) { h.last = true })
 		f.register(w, "a")
@@ -143,7 +143,7 @@ func TestAnAnswerThatBreaksOffIsBrokenOff(t *testing.T) {
 
 func TestAnAnswerThatBreaksOffIsBrokenOffWhileTheClientIsSilentInItsBody(t *testing.T) {
 	t.Parallel()
-	for _, framing := range []string{"Content-Length: 1000", "Transfer-Encoding: chunked"} {
+	for _, framing := range []string{"Content-Length: 100000", "Transfer-Encoding: chunked"} {
 		f := newFront(t)
 		w := newFake(t, func(h *hit) {
 			h.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\npart\r\n")
@@ -247,7 +247,7 @@ func TestAClientThatHasLeftIsNotLoggedAsServed(t *testing.T) {
 
 func TestAClientThatLeavesInTheMiddleOfItsBodySendsNoWholeRequest(t *testing.T) {
 	t.Parallel()
-	for _, framing := range []string{"Content-Length: 1000", "Transfer-Encoding: chunked"} {
+	for _, framing := range []string{"Content-Length: 100000", "Transfer-Encoding: chunked"} {
 		f := newFront(t)
 		errs := make(chan error)
 		w := newFake(t, func(h *hit) {
@@ -389,7 +389,7 @@ func TestNoRequestMakesTheServerStumble(t *testing.T) {
 	down.stop()
 	const next = "GET /counters/bob HTTP/1.1\r\nHost: p\r\nConnection: close\r\n\r\n"
 	for range 10 {
-		for _, body := range []string{"Content-Length: 4\r\n\r\n|body", "Transfer-Encoding: chunked\r\n\r\n|4\r\nbody\r\n0\r\n\r\n"} {
+		for _, body := range []string{"Content-Length: 20000\r\n\r\n|" + strings.Repeat("b", 20_000), "Transfer-Encoding: chunked\r\n\r\n|4\r\nbody\r\n0\r\n\r\n"} {
 			head, body, _ := strings.Cut(body, "|")
 			for _, path := range []string{"/counters/alice/early", "/counters/alice/dies"} {
 				c := f.ask("POST " + path + " HTTP/1.1\r\nHost: p\r\n" + head)

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -264,4 +265,39 @@ func TestTheSecretIsNeverOnTheDataPlane(t *testing.T) {
 	f.ask(upgradeRequest("/counters/alice")).answer("GET")
 	require.Len(t, w.seen(), 4)
 	require.NotContains(t, w.bytes(), "planted-secret-of-a")
+}
+
+func TestACallerThatIsKnownIsNotLookedUp(t *testing.T) {
+	t.Parallel()
+	broken := &stuck{}
+	f := newFront(t, func(s *setup) {
+		s.store = func(inner store.Store) store.Store { broken.Store = inner; return broken }
+	})
+	a, b := newFake(t, nil), newFake(t, nil)
+	sa, sb := f.register(a, "a"), f.register(b, "b")
+	sa.place("caller")
+	require.Eventually(t, func() bool { // until both are recalled
+		broken.set(nil)
+		resp, _ := f.get("/counters/caller")
+		require.Equal(t, 200, resp.StatusCode)
+		resp, _ = f.get("/counters/callee", caller("/counters/caller", sa)...)
+		require.Equal(t, 200, resp.StatusCode)
+		broken.set(errPlanted)
+		resp, _ = f.get("/counters/callee", caller("/counters/caller", sa)...)
+		return resp.StatusCode == 200
+	}, patience, time.Millisecond)
+	resp, _ := f.get("/counters/callee", caller("/counters/other", sa)...)
+	require.Equal(t, 503, resp.StatusCode, "who is not known is looked up")
+	broken.set(nil)
+	for _, stranger := range [][]string{caller("/counters/other", sa), caller("/counters/caller", sb)} {
+		resp, _ = f.get("/counters/callee", stranger...)
+		require.Equal(t, 403, resp.StatusCode)
+	}
+	_, err := f.store.Release(t.Context(), []wire.Release{{SessionID: sa.SessionID, Namespace: counters_, ID: "caller"}})
+	require.NoError(t, err)
+	sb.place("caller")
+	resp, _ = f.get("/counters/callee", caller("/counters/caller", sa)...)
+	require.Equal(t, 403, resp.StatusCode, "it lives elsewhere now")
+	resp, _ = f.get("/counters/callee", caller("/counters/caller", sb)...)
+	require.Equal(t, 200, resp.StatusCode)
 }

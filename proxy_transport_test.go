@@ -115,26 +115,6 @@ type movedConn struct{ net.Conn }
 
 func (movedConn) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 80} }
 
-func TestTheDialledAddressIsKnown(t *testing.T) {
-	t.Parallel()
-	w := newFake(t, nil)
-	transport := newTransport(nil, standardLimits())
-	t.Cleanup(transport.CloseIdleConnections)
-	ctx := withBackend(t.Context(), []string{"localhost"}, "")
-	require.Empty(t, dialledAddr(ctx))
-	_, port, err := net.SplitHostPort(w.addr)
-	require.NoError(t, err)
-	for range 2 { // dialled, and from the pool
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://localhost:"+port, http.NoBody)
-		require.NoError(t, err)
-		resp, err := transport.RoundTrip(req)
-		require.NoError(t, err)
-		require.NoError(t, resp.Body.Close())
-		require.Equal(t, "127.0.0.1", dialledAddr(ctx))
-	}
-	require.Equal(t, 1, w.connections())
-}
-
 // What a worker may have carried out is not sent again, whatever the client says
 // of repeating it: that is the client's to do.
 func TestARequestThatWasSentIsNotRepeatedForItsHeaders(t *testing.T) {

@@ -459,7 +459,7 @@ func testWorkersBehindTLSAreServedTheSame(t *testing.T, way func(*setup)) {
 	require.Equal(t, 200, resp.StatusCode)
 	require.Equal(t, "/base/counters/alice/a%2Fb?; body", <-got)
 
-	c := f.ask("POST /counters/alice/dies HTTP/1.1\r\nHost: p\r\nContent-Length: 1000\r\n\r\n")
+	c := f.ask("POST /counters/alice/dies HTTP/1.1\r\nHost: p\r\nContent-Length: 100000\r\n\r\n")
 	require.Equal(t, http.StatusBadGateway, c.answer("POST").StatusCode)
 
 	c = f.ask(upgradeRequest("/counters/alice/ws"))

@@ -12,6 +12,7 @@ import (
 
 	"github.com/pinboard-go/pinboard/internal/jsonbody"
 	"github.com/pinboard-go/pinboard/internal/store"
+	"github.com/pinboard-go/pinboard/internal/ui"
 	"github.com/pinboard-go/pinboard/internal/wire"
 	"github.com/pinboard-go/pinboard/passport"
 )
@@ -83,6 +84,10 @@ func newRegistry(p *Pinboard) *registry {
 // serve answers a call below /registry. Nothing of the body is read before the
 // credential is good.
 func (g *registry) serve(w http.ResponseWriter, r *http.Request, t target) {
+	if asset := ui.Find(t.path); asset != nil {
+		g.serveUI(w, r, asset)
+		return
+	}
 	began := time.Now()
 	e, who, err := g.admit(w, r, t)
 	if err != nil {

@@ -95,8 +95,8 @@ func newRegNode(t testing.TB, opts Options, dial regDial) *regNode {
 	opts.Store = &Store{backend: regBackend{opts.Store.backend, n.store}}
 	n.pb, err = New(opts)
 	require.NoError(t, err)
-	dial = n.pb.probe.transport.DialContext
-	n.pb.probe.transport.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+	dial = n.pb.probe.dial
+	n.pb.probe.dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
 		n.dials.Add(1)
 		return dial(ctx, network, addr)
 	}

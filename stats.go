@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"sync"
@@ -14,6 +13,7 @@ import (
 	"github.com/pinboard-go/pinboard/internal/attest"
 	"github.com/pinboard-go/pinboard/internal/jsonbody"
 	"github.com/pinboard-go/pinboard/internal/store"
+	"github.com/pinboard-go/pinboard/internal/upstream"
 	"github.com/pinboard-go/pinboard/internal/wire"
 	"github.com/pinboard-go/pinboard/passport"
 )
@@ -121,32 +121,27 @@ func statsError(message string) json.RawMessage {
 // stats asks a worker, by the rules of a probe, for its stats. The errors are for
 // the caller.
 func (p *prober) stats(ctx context.Context, s *store.Session) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(withBackend(ctx, s.BackendHosts, s.BackendAddr), statsTime)
+	ctx, cancel := context.WithTimeout(ctx, statsTime)
 	defer cancel()
-	ctx = context.WithValue(ctx, askingKey{}, ctx)
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, s.AdvertiseURL+wire.PathStats, nil)
-	if err != nil {
-		return nil, errUnreachable // it names the URL
-	}
 	attestation, err := attest.Mint(s.Secret, attest.Claims{Audience: s.ID}, time.Now())
 	if err != nil {
 		return nil, fmt.Errorf("ask for stats: %w", err)
 	}
-	r.Header.Set(wire.HeaderProxySecret, s.Secret.Reveal())
-	r.Header.Set(wire.HeaderAttestation, attestation)
-	res, err := p.transport.RoundTrip(r) // follows no redirect
+	fields, _ := upstream.AppendField(nil, wire.HeaderAttestation, attestation)
+	b := &backend{rules: s.BackendHosts, pinned: s.BackendAddr}
+	res, err := p.get(ctx, b, s.AdvertiseURL, wire.PathStats, s.Secret, fields)
 	if err != nil {
-		return nil, asRefusal(failedDial(ctx, err))
+		return nil, asRefusal(err)
 	}
-	defer func() { _ = res.Body.Close() }()
-	if res.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("the worker answers with status %d", res.StatusCode)
+	defer res.Close()
+	if res.Status != http.StatusOK {
+		return nil, fmt.Errorf("the worker answers with status %d", res.Status)
 	}
-	text, err := io.ReadAll(io.LimitReader(res.Body, maxStats+1))
+	text, tooLong, err := read(res, maxStats)
 	switch {
 	case err != nil:
 		return nil, errUnreachable
-	case len(text) > maxStats:
+	case tooLong:
 		return nil, fmt.Errorf("the worker's stats are larger than %d bytes", maxStats)
 	}
 	return text, nil

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"net/http/httptrace"
 	"net/netip"
 	"sync/atomic"
 	"syscall"
@@ -120,39 +119,31 @@ func checkBeforeDial(ctx context.Context, _, address string, _ syscall.RawConn) 
 type backend struct {
 	rules  []string
 	pinned string
-	addr   atomic.Pointer[netip.Addr] // where the connection leads
+	addr   netip.Addr // where the connection of a probe led
 	// choice is set when the name has an address that is allowed.
 	choice atomic.Bool
 }
 
 type backendKey struct{}
 
-// withBackend has the connections of a probe checked by the rules for backend
-// hosts (protocol §10): pinned is the address that answered the registration's
-// probe, "" during that probe. A connection that is not allowed is an error as
-// if it could not be dialled.
-func withBackend(ctx context.Context, rules []string, pinned string) context.Context {
-	b := &backend{rules: rules, pinned: pinned}
-	return httptrace.WithClientTrace(b.within(ctx), &httptrace.ClientTrace{GotConn: func(info httptrace.GotConnInfo) {
-		addr := addrOf(info.Conn.RemoteAddr())
-		b.addr.Store(&addr)
-	}})
-}
-
 // within has a dial's context know where it may lead.
 func (b *backend) within(ctx context.Context) context.Context {
 	return context.WithValue(ctx, backendKey{}, b)
 }
 
-// dialledAddr returns the address that the request with this context, made by
-// withBackend, was sent to; "" if it was not sent or the connection has none.
-func dialledAddr(ctx context.Context) string {
-	if b := backendOf(ctx); b != nil {
-		if addr := b.addr.Load(); addr != nil && addr.IsValid() {
-			return addr.String()
-		}
+// reached notes where a connection leads that may be used.
+func (b *backend) reached(addr netip.Addr) error {
+	b.addr = addr
+	return nil
+}
+
+// address returns where the connection led; "" if there was none, or it has no
+// address.
+func (b *backend) address() string {
+	if !b.addr.IsValid() {
+		return ""
 	}
-	return ""
+	return b.addr.String()
 }
 
 func backendOf(ctx context.Context) *backend {

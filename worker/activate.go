@@ -136,6 +136,7 @@ func (d *directory) constructed(inst *Instance) {
 	close(inst.ready)
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	inst.built = inst.handler != nil && inst.failure == nil
 	d.settle(inst)
 }
 

@@ -2,7 +2,9 @@ package worker
 
 import (
 	"context"
+	"slices"
 	"strings"
+	"sync"
 
 	"github.com/pinboard-go/pinboard/internal/attest"
 )
@@ -42,23 +44,62 @@ func CallerFrom(ctx context.Context) (Caller, bool) {
 	return c, ok
 }
 
-func withCaller(ctx context.Context, claims attest.Claims) context.Context {
-	var c Caller
+// callerOnce is the caller of one request, made when it is first asked for: what
+// an application gets is its own, while the claims are shared by all requests that
+// came with the same attestation.
+type callerOnce struct {
+	once   sync.Once
+	caller any // a Caller, nil for an anonymous client
+}
+
+func (c *callerOnce) of(claims *attest.Claims) any {
+	c.once.Do(func() {
+		if caller, ok := callerOf(claims); ok {
+			c.caller = caller
+		}
+	})
+	return c.caller
+}
+
+func callerOf(claims *attest.Claims) (c Caller, ok bool) {
 	switch {
 	case claims.Caller != "":
 		at := strings.LastIndexByte(claims.Caller, '/')
 		if at <= 0 || at == len(claims.Caller)-1 {
-			return ctx // names no instance
+			return Caller{}, false // names no instance
 		}
 		c.Instance = &CallerInstance{
 			Namespace: claims.Caller[:at], ID: claims.Caller[at+1:], Depth: claims.Depth,
 		}
 	case claims.Account != nil:
+		own, _ := copyValue(claims.Account.Claims).(map[string]any)
 		c.Account = &CallerAccount{
-			Subject: claims.Account.Subject, Scopes: claims.Account.Scopes, Claims: claims.Account.Claims,
+			Subject: claims.Account.Subject, Scopes: slices.Clone(claims.Account.Scopes), Claims: own,
 		}
 	default:
-		return ctx
+		return Caller{}, false
 	}
-	return context.WithValue(ctx, callerKey{}, c)
+	return c, true
+}
+
+// copyValue copies a JSON value.
+func copyValue(value any) any {
+	switch value := value.(type) {
+	case map[string]any:
+		if value == nil {
+			return value
+		}
+		own := make(map[string]any, len(value))
+		for name, member := range value {
+			own[name] = copyValue(member)
+		}
+		return own
+	case []any:
+		own := make([]any, len(value))
+		for i, item := range value {
+			own[i] = copyValue(item)
+		}
+		return own
+	}
+	return value
 }

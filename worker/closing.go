@@ -111,7 +111,7 @@ func (d *directory) flightsOf(inst *Instance, streams bool) []*flight {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	var list []*flight
-	for f := range inst.flights {
+	for f := inst.flights.first; f != nil; f = f.next {
 		if streams || !f.stream {
 			list = append(list, f)
 		}

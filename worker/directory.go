@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"time"
 
@@ -48,7 +49,7 @@ func newDirectory(opts *Options, now clock, l *lease) *directory {
 		opts: opts, log: opts.Logger, clock: now, lease: l,
 		slots:     make(chan struct{}, opts.MaxConcurrentActivations),
 		instances: map[key]*Instance{},
-		fences:    newFences(l.longestTTL, now().mono),
+		fences:    newFences(l.longestTTL),
 		changed:   make(chan struct{}),
 		counts:    map[string]*NamespaceStats{},
 	}
@@ -59,19 +60,16 @@ func newDirectory(opts *Options, now clock, l *lease) *directory {
 
 // enter lets a request for an instance in, and activates the instance if need
 // be. What is refused was never seen by the instance.
-func (d *directory) enter(ctx context.Context, to *target, h *host) (*flight, *refusal) {
+func (d *directory) enter(f *flight, to *visit) *refusal {
+	ctx := f.Context
 	for {
-		inst, ref := d.find(to, h)
-		if ref == nil {
-			ref = d.await(ctx, inst)
-			var f *flight
-			if f, ref = d.board(ctx, inst, ref); ref == nil {
-				return f, nil
-			}
+		inst, ref := d.find(f, to)
+		if ref == nil && f.inst == nil {
+			ref = d.board(f, inst, d.await(ctx, inst))
 		}
 		// An id that stays placed here is activated anew.
 		if ref != refuseClosing || !d.awaitRelease(ctx, inst) || !d.isKept(inst) && !d.awaitNext(ctx, inst) {
-			return nil, ref
+			return ref
 		}
 	}
 }
@@ -82,16 +80,17 @@ func (d *directory) isKept(inst *Instance) bool {
 	return inst.kept
 }
 
-// find returns the instance, counted as waited for, or why not. With
-// refuseClosing it returns the instance as well.
-func (d *directory) find(to *target, h *host) (*Instance, *refusal) {
-	k, epoch := to.key, to.epoch
+// find returns the instance, or why not: with the request in it, or counted as
+// waited for. With refuseClosing it returns the instance as well.
+func (d *directory) find(f *flight, to *visit) (*Instance, *refusal) {
+	k, epoch, h := to.key, to.epoch, to.host
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.lease.state() == leaseExpired {
+	clock := d.clock()
+	state, now := d.lease.stateNow(clock), clock.mono
+	if state == leaseExpired {
 		return nil, refuseExpired
 	}
-	now := d.clock().mono
 	inst := d.instances[k]
 	if inst != nil && inst.state == stateClosing && !inst.givenUp {
 		return inst, refuseClosing
@@ -104,10 +103,10 @@ func (d *directory) find(to *target, h *host) (*Instance, *refusal) {
 	if inst == nil {
 		// Asked with the lock held, like what a registration claims (held): an
 		// instance that it does not claim would live beside the next owner's.
-		if to.session != d.session() || to.session == "" && !d.opts.local() {
+		if session := to.by.Audience; session != d.session() || session == "" && !d.opts.local() {
 			return nil, refuseSession
 		}
-		if ref := d.mayActivate(h); ref != nil {
+		if ref := d.mayActivate(h, state); ref != nil {
 			// Pinboard frees the placement: fenced off, lest another of its
 			// nodes sends a request for it that would be let in later.
 			if epoch > 0 {
@@ -123,14 +122,25 @@ func (d *directory) find(to *target, h *host) (*Instance, *refusal) {
 	if epoch > inst.epoch.Load() {
 		inst.epoch.Store(epoch)
 	}
-	inst.waiting++
+	if inst.built { // nearly always
+		d.letIn(f, inst)
+	} else {
+		inst.waiting++
+	}
 	return inst, nil
 }
 
+// letIn counts a request as one that the handler may see.
+func (d *directory) letIn(f *flight, inst *Instance) {
+	f.inst = inst
+	inst.flights.add(f)
+	inst.plain++
+}
+
 // mayActivate says why a new id is refused: reasons that give it up.
-func (d *directory) mayActivate(h *host) *refusal {
+func (d *directory) mayActivate(h *host, lease leaseState) *refusal {
 	switch {
-	case d.lease.state() != leaseHealthy:
+	case lease != leaseHealthy:
 		return refuseUnhealthy
 	case d.refusing || d.draining():
 		return refuseDraining
@@ -142,10 +152,11 @@ func (d *directory) mayActivate(h *host) *refusal {
 
 func (d *directory) add(k key, h *host) *Instance {
 	now := d.clock().mono
+	k.id = strings.Clone(k.id) // else a whole request would stay
 	inst := &Instance{
 		key: k, dir: d, host: h,
 		ready: make(chan struct{}), closing: make(chan struct{}), released: make(chan struct{}),
-		flights: map[*flight]struct{}{}, idleSince: now, connectedAt: now, index: -1,
+		idleSince: now, connectedAt: now, index: -1,
 	}
 	inst.ctx, inst.cancel = context.WithCancelCause(d.life)
 	d.instances[k] = inst
@@ -168,7 +179,7 @@ func (d *directory) remove(inst *Instance) {
 // board turns a request that has waited into one that the handler may see. It
 // decides anew: the lease may have ended, and the instance begun to close,
 // while the request waited.
-func (d *directory) board(ctx context.Context, inst *Instance, waited *refusal) (*flight, *refusal) {
+func (d *directory) board(f *flight, inst *Instance, waited *refusal) *refusal {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	inst.waiting--
@@ -184,18 +195,17 @@ func (d *directory) board(ctx context.Context, inst *Instance, waited *refusal) 
 	}
 	if ref != nil {
 		d.settle(inst)
-		return nil, ref
+		return ref
 	}
-	f := &flight{inst: inst, client: ctx}
-	f.ctx, f.cancel = context.WithCancelCause(ctx)
-	inst.flights[f] = struct{}{}
-	inst.plain++
-	return f, nil
+	d.letIn(f, inst)
+	return nil
 }
 
 // settle looks at an instance after something about it changed, closes it if
 // it is time, and else notes when to look again.
-func (d *directory) settle(inst *Instance) {
+func (d *directory) settle(inst *Instance) { d.settleAt(inst, d.clock().mono) }
+
+func (d *directory) settleAt(inst *Instance, now time.Duration) {
 	if inst.changed != nil {
 		close(inst.changed)
 		inst.changed = nil
@@ -204,7 +214,6 @@ func (d *directory) settle(inst *Instance) {
 		inst.kept = inst.kept && !d.winding(inst)
 		return
 	}
-	now := d.clock().mono
 	due := never
 	if deadline, ok := earliest(inst.windDowns); ok {
 		if now >= deadline {
@@ -252,7 +261,7 @@ func (d *directory) lookAtDue() {
 	defer d.mu.Unlock()
 	now := d.clock().mono
 	for inst := d.timetable.pop(now); inst != nil; inst = d.timetable.pop(now) {
-		d.settle(inst)
+		d.settleAt(inst, now)
 	}
 	d.timetable.arm(now)
 }

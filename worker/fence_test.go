@@ -32,8 +32,7 @@ func TestFences(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			// No sweep within the test: each look-up decides by itself.
-			f := newFences(func() time.Duration { return 15 * s }, 2*time.Hour)
+			f := newFences(func() time.Duration { return 15 * s })
 			now := time.Hour
 			for i, step := range steps {
 				now += step.after
@@ -57,15 +56,22 @@ func TestFences(t *testing.T) {
 func TestFencesDoNotPileUp(t *testing.T) {
 	t.Parallel()
 	ttl := time.Duration(0)
-	f := newFences(func() time.Duration { return ttl }, time.Hour)
+	f := newFences(func() time.Duration { return ttl })
 	now := time.Hour
 	for i := range 1000 {
 		f.giveUp(key{"/c", string(rune('a' + i))}, 1, now)
 	}
-	require.NotNil(t, f.admit(key{"/c", "a"}, 1, now+60*time.Second), "30 s stand in for a lease time not known yet")
+	f.giveUp(key{"/c", "a"}, 2, now+time.Minute) // it is the last one now
+	require.NotNil(t, f.admit(key{"/c", "b"}, 1, now+60*time.Second), "30 s stand in for a lease time not known yet")
 	ttl = 15 * time.Second
-	require.Nil(t, f.admit(key{"/c", "new"}, 1, now+2*time.Minute))
-	require.Len(t, f.byID, 1)
+	later := now + 80*time.Second
+	require.Nil(t, f.admit(key{"/c", "new"}, 1, later))
+	require.Len(t, f.byID, 1000-sweepStep+1, "a use looks at a few, however many there are")
+	for range 1000 / sweepStep {
+		require.Nil(t, f.admit(key{"/c", "new"}, 1, later))
+	}
+	require.Len(t, f.byID, 2, "the new one, and the one that was used again")
+	require.NotNil(t, f.admit(key{"/c", "a"}, 1, later))
 }
 
 func TestARequestOfAnOldPlacementIsFenced(t *testing.T) {

@@ -1,7 +1,6 @@
 package worker
 
 import (
-	"context"
 	"net"
 	"net/http"
 	"sync"
@@ -11,48 +10,78 @@ import (
 // flight is one request in an instance's handler. It holds the instance until
 // the handler has returned and a connection that it took over is closed.
 type flight struct {
-	inst   *Instance
-	client context.Context // ends when the client goes away
-	ctx    context.Context // the handler's; also ends with the instance
-	cancel context.CancelCauseFunc
-	watch  *stopwatch
+	span  // the handler's context: ends with the client's, and with the instance
+	inst  *Instance
+	watch *stopwatch
+	res   responder
 
 	// Guarded by inst.dir.mu.
-	stream   bool
-	hijacked bool
-	returned bool // the handler
-	closed   bool // the hijacked connection
-	deferred bool // the handler closed it, but it may not end yet
+	prev, next *flight // of the instance's
+	stream     bool
+	hijacked   bool
+	returned   bool // the handler
+	closed     bool // the hijacked connection
+	deferred   bool // the handler closed it, but it may not end yet
 
-	mu         sync.Mutex
-	conn       *hijackedConn            // nil before Hijack
-	controller *http.ResponseController // nil when no longer in use
+	cutting sync.Mutex
+	conn    *hijackedConn       // nil before Hijack
+	rw      http.ResponseWriter // nil when no longer in use
+}
+
+// flights are the requests in one instance's handler.
+type flights struct {
+	first *flight
+	n     int
+}
+
+func (l *flights) add(f *flight) {
+	if f.next = l.first; f.next != nil {
+		f.next.prev = f
+	}
+	l.first = f
+	l.n++
+}
+
+func (l *flights) remove(f *flight) {
+	if f.prev == nil {
+		l.first = f.next
+	} else {
+		f.prev.next = f.next
+	}
+	if f.next != nil {
+		f.next.prev = f.prev
+	}
+	f.prev, f.next = nil, nil
+	l.n--
 }
 
 // serve runs the handler. A panic goes on to the server, which cuts the
 // connection (net/http.ErrAbortHandler).
 func (f *flight) serve(w http.ResponseWriter, r *http.Request) {
-	f.controller = http.NewResponseController(w)
-	res := &responder{ResponseWriter: w, owned: f.inst.owned, tooLate: (*refusal).write, flight: f}
+	f.rw = w
+	f.res = responder{ResponseWriter: w, owner: f.inst, tooLate: (*refusal).write, flight: f}
 	defer f.end()
-	defer f.watch.stop()
-	f.inst.handler.ServeHTTP(res, r)
-	res.finish()
+	f.inst.handler.ServeHTTP(&f.res, r)
+	f.res.finish()
 }
 
 // end is the last thing before the response ends.
 func (f *flight) end() {
-	f.awaitRelease()
-	f.mu.Lock()
-	f.controller = nil // the server's again
-	f.mu.Unlock()
+	if f.res.stream {
+		f.awaitRelease()
+	}
+	f.cutting.Lock()
+	f.rw = nil // the server's again
+	f.cutting.Unlock()
 	f.cancel(nil)
 
 	d := f.inst.dir
+	now := d.clock().mono
+	f.watch.stopAt(now)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	f.returned = true
-	d.flightEnded(f)
+	d.flightEnded(f, now)
 }
 
 // awaitRelease keeps a stream of a closing instance from ending before the id
@@ -67,26 +96,25 @@ func (f *flight) awaitRelease() {
 	}
 	select {
 	case <-f.inst.released:
-	case <-f.client.Done():
+	case <-f.Context.Done():
 	}
 }
 
 // flightEnded forgets a flight of which nothing is left. Called with the lock held.
-func (d *directory) flightEnded(f *flight) {
+func (d *directory) flightEnded(f *flight, now time.Duration) {
 	if !f.returned || f.hijacked && !f.closed {
 		return
 	}
 	inst := f.inst
-	delete(inst.flights, f)
+	inst.flights.remove(f)
 	if f.stream {
 		inst.streams--
 	} else {
 		inst.plain--
 	}
-	now := d.clock().mono
-	inst.idleSince, inst.connectedAt = now, now
+	inst.idleSince, inst.connectedAt = max(inst.idleSince, now), max(inst.connectedAt, now)
 	d.answered, d.answerEnd = true, now
-	d.settle(inst)
+	d.settleAt(inst, now)
 }
 
 // becomeStream notes that the response has no end in sight. Once the instance
@@ -111,24 +139,25 @@ func (f *flight) tookOver(raw net.Conn) *hijackedConn {
 	d.mu.Lock()
 	f.hijacked = true
 	d.mu.Unlock()
-	f.mu.Lock()
+	f.cutting.Lock()
 	f.conn = conn
-	f.mu.Unlock()
+	f.cutting.Unlock()
 	f.becomeStream()
 	return conn
 }
 
 // cut ends the connection under a handler that does not end by itself.
 func (f *flight) cut() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+	f.cutting.Lock()
+	defer f.cutting.Unlock()
 	switch {
 	case f.conn != nil:
 		_ = f.conn.shut()
-	case f.controller != nil:
+	case f.rw != nil:
 		past := time.Unix(1, 0)
-		_ = f.controller.SetReadDeadline(past) // a writer that can't is left to its handler
-		_ = f.controller.SetWriteDeadline(past)
+		controller := http.NewResponseController(f.rw)
+		_ = controller.SetReadDeadline(past) // a writer that can't is left to its handler
+		_ = controller.SetWriteDeadline(past)
 	}
 }
 
@@ -174,7 +203,7 @@ func (c *hijackedConn) shut() error {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		c.flight.closed = true
-		d.flightEnded(c.flight)
+		d.flightEnded(c.flight, d.clock().mono)
 	})
 	return c.err
 }

@@ -40,7 +40,7 @@ func FuzzAttestationHeader(f *testing.F) {
 			r.Header[wire.HeaderAttestation] = strings.Split(text, "\n")
 		}
 		r.Header[wire.HeaderEpoch] = []string{epoch}
-		_, err := w.attested(r)
+		_, err := w.attested(r, w.clock().wall)
 		require.Equal(t, text == good, err == nil, "%q", header)
 		rec := httptest.NewRecorder()
 		w.ServeHTTP(rec, r)

@@ -42,7 +42,7 @@ type host struct {
 	namespace string
 	construct Constructor
 	opts      HostOptions         // complete
-	handler   http.Handler        // the middleware, then the instance
+	handler   http.Handler        // the middleware, if there is one, then the instance
 	live      int                 // instances; guarded by the directory's lock
 	duration  prometheus.Observer // of its requests
 }
@@ -74,9 +74,8 @@ func (w *Worker) addHost(namespace string, opts HostOptions, construct Construct
 		return err
 	}
 	h := &host{namespace: namespace, construct: construct, opts: opts}
-	h.handler = w.instanceHandler(h)
 	if opts.Middleware != nil {
-		if h.handler = opts.Middleware(h.handler); h.handler == nil {
+		if h.handler = opts.Middleware(w.fromMiddleware(h)); h.handler == nil {
 			return errors.New("HostOptions.Middleware returned no handler")
 		}
 	}

@@ -8,7 +8,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
-	"sync/atomic"
+	"time"
 
 	"github.com/pinboard-go/pinboard/internal/attest"
 	"github.com/pinboard-go/pinboard/internal/jsonbody"
@@ -28,7 +28,13 @@ const (
 // and no WriteTimeout, which would cut streams, and an IdleTimeout above the 4 s
 // after which pinboard closes idle connections. http.ServeMux redirects paths
 // with "//": put the worker in front of it where that matters.
-func (w *Worker) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
+func (w *Worker) ServeHTTP(rw http.ResponseWriter, r *http.Request) { w.serve(rw, r, false) }
+
+// serveOwn is ServeHTTP for a server of the worker's own: nobody else sees the
+// request.
+func (w *Worker) serveOwn(rw http.ResponseWriter, r *http.Request) { w.serve(rw, r, true) }
+
+func (w *Worker) serve(rw http.ResponseWriter, r *http.Request, own bool) {
 	path := belowBase(r, w.base)
 	switch path {
 	case wire.PathChallenge:
@@ -40,7 +46,7 @@ func (w *Worker) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	case pathReady:
 		w.probe(rw, r, w.serveReady)
 	default:
-		if ref := w.serveInstance(rw, r, path); ref != nil {
+		if ref := w.serveInstance(rw, r, path, own); ref != nil {
 			ref.write(rw)
 		}
 	}
@@ -71,7 +77,7 @@ func (w *Worker) serveChallenge(rw http.ResponseWriter, r *http.Request) *refusa
 
 func (w *Worker) serveStats(rw http.ResponseWriter, r *http.Request) *refusal {
 	if !w.hasSecret(r) {
-		if _, err := w.attested(r); err != nil {
+		if _, err := w.attested(r, w.clock().wall); err != nil {
 			return refuseProbe
 		}
 	}
@@ -101,33 +107,31 @@ var errNoAttestation = errors.New("not exactly one attestation")
 
 // attested returns what pinboard attests of the request: that it is meant for
 // this worker's current session, and who calls.
-func (w *Worker) attested(r *http.Request) (attest.Claims, error) {
+func (w *Worker) attested(r *http.Request, now time.Time) (attest.Claims, error) {
 	sent := r.Header[wire.HeaderAttestation]
 	if len(sent) != 1 {
 		return attest.Claims{}, errNoAttestation
 	}
-	session := w.reg.sessionID()
-	return attest.Verify(sent[0], w.reg.secret, func(audience string) bool {
-		return session != "" && audience == session
-	}, w.clock().wall)
+	return w.attests.Verify(sent[0], w.reg.sessionID(), now)
 }
 
 // serveInstance serves an instance's route, or returns why not. Nothing is
 // looked at before the attestation is.
-func (w *Worker) serveInstance(rw http.ResponseWriter, r *http.Request, path string) *refusal {
-	var claims attest.Claims
+func (w *Worker) serveInstance(rw http.ResponseWriter, r *http.Request, path string, own bool) *refusal {
+	v := &visit{refuse: (*refusal).write, own: own}
+	now := w.clock()
 	if !w.opts.local() {
 		var err error
-		if claims, err = w.attested(r); err != nil {
+		if v.by, err = w.attested(r, now.wall); err != nil {
 			return refuseAttestation
 		}
 	}
-	return w.serveAttested(rw, r, path, claims, (*refusal).write)
+	return w.serveAttested(v, now.mono, path, rw, r)
 }
 
 // serveAttested serves an instance's route to a caller that is known. What is
-// refused is returned, or written by refuse.
-func (w *Worker) serveAttested(rw http.ResponseWriter, r *http.Request, path string, claims attest.Claims, refuse refuser) *refusal {
+// refused is returned, or written by v.refuse. The request came at began.
+func (w *Worker) serveAttested(v *visit, began time.Duration, path string, rw http.ResponseWriter, r *http.Request) *refusal {
 	namespace, id, rest, ok := splitPath(path)
 	if !ok {
 		return refusePath
@@ -139,104 +143,79 @@ func (w *Worker) serveAttested(rw http.ResponseWriter, r *http.Request, path str
 	if err := wire.CheckID(id); err != nil {
 		return &refusal{status: http.StatusBadRequest, detail: err.Error()}
 	}
-	to := &target{
-		key: key{namespace, id}, session: claims.Audience,
-		watch: startWatch(w.clock, h.duration), refuse: refuse,
-	}
-	defer to.watch.stop()
-	if to.epoch, ok = placementEpoch(r.Header); !ok {
+	v.Context, v.key, v.worker, v.host = r.Context(), key{h.namespace, id}, w, h
+	v.watch = stopwatch{clock: w.clock, began: began, into: h.duration}
+	defer v.watch.stop()
+	if v.epoch, ok = placementEpoch(r.Header); !ok {
 		return refuseEpoch
 	}
 	if w.opts.local() {
-		to.epoch = 0 // nobody places anything
+		v.epoch = 0 // nobody places anything
 	}
 	inner, err := url.PathUnescape(rest)
 	if err != nil {
 		return refusePath
 	}
-	if w.lease.state() == leaseExpired {
-		return refuseExpired // the middleware may answer by itself
-	}
-	ctx := context.WithValue(withCaller(r.Context(), claims), targetKey{}, to)
-	defer func() {
-		if !to.entered.Load() {
-			w.dir.discard(to.key, to.epoch, h)
-		}
-	}()
-	r = forInstance(r.WithContext(ctx), rest, inner)
+	v.rest = place{raw: rest, path: inner}
 	if h.opts.Middleware == nil {
-		h.handler.ServeHTTP(rw, r)
+		w.enter(v, v, rw, r)
 		return nil
 	}
-	// A middleware may keep an answer back, or give one of its own.
-	res := &responder{
-		ResponseWriter: rw, tooLate: to.late,
-		owned: func() bool { return w.lease.state() != leaseExpired && !to.lost() },
-	}
-	h.handler.ServeHTTP(res, r)
-	res.finish()
+	w.serveMiddleware(v, rw, r)
 	return nil
 }
 
-// target is the instance that a request is for.
-type target struct {
-	key
-	epoch   int64                    // the placement that it was routed by, 0 if not known
-	session string                   // that it was sent to, "" in local mode
-	entered atomic.Bool              // the middleware has let it through
-	inst    atomic.Pointer[Instance] // once its handler is called
-	watch   *stopwatch
-	refuse  refuser
-}
-
-// lost reports whether the instance that got the request is another worker's.
-func (to *target) lost() bool {
-	inst := to.inst.Load()
-	return inst != nil && inst.lost.Load()
-}
-
-// late refuses a request that a middleware has kept for too long.
-func (to *target) late(ref *refusal, rw http.ResponseWriter) {
-	if to.inst.Load() == nil {
-		ref = refuseExpired // the instance has not seen it
+// serveMiddleware serves a request by way of the namespace's middleware, which
+// may keep an answer back, or give one of its own.
+func (w *Worker) serveMiddleware(v *visit, rw http.ResponseWriter, r *http.Request) {
+	if w.lease.state() == leaseExpired {
+		v.refuse(refuseExpired, rw)
+		return
 	}
-	to.refuse(ref, rw)
+	defer func() {
+		if !v.entered.Load() {
+			w.dir.discard(v.key, v.epoch, v.host)
+		}
+	}()
+	res := &responder{ResponseWriter: rw, tooLate: v.late, owner: v}
+	v.host.handler.ServeHTTP(res, v.request(v, r))
+	res.finish()
 }
 
-// refuser answers with a refusal.
-type refuser func(*refusal, http.ResponseWriter)
-
-type targetKey struct{}
-
-// TargetFrom returns the instance that the request is for that ctx belongs to,
-// for a middleware (HostOptions). It reports false outside of a request.
-func TargetFrom(ctx context.Context) (namespace, id string, ok bool) {
-	to, ok := ctx.Value(targetKey{}).(*target)
-	if !ok {
-		return "", "", false
-	}
-	return to.namespace, to.id, true
-}
-
-// instanceHandler hands requests on to the instances of a namespace.
-func (w *Worker) instanceHandler(h *host) http.Handler {
+// fromMiddleware hands requests on from a namespace's middleware to its
+// instances.
+func (w *Worker) fromMiddleware(h *host) http.Handler {
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-		to, ok := r.Context().Value(targetKey{}).(*target)
-		if !ok || to.namespace != h.namespace {
+		v, ok := r.Context().Value(targetKey{}).(*visit)
+		if !ok || v.host != h {
 			refusePath.write(rw) // a middleware kept it for a request of its own
 			return
 		}
-		to.entered.Store(true)
-		f, ref := w.dir.enter(r.Context(), to, h)
-		if ref != nil {
-			w.metrics.refused(ref, r)
-			to.refuse(ref, rw)
-			return
-		}
-		to.inst.Store(f.inst)
-		f.watch = to.watch
-		f.serve(rw, r.WithContext(f.ctx))
+		w.enter(v, r.Context(), rw, r)
 	})
+}
+
+// enter lets a request in to its instance, or refuses it. ctx is what its
+// context is to be derived from.
+func (w *Worker) enter(v *visit, ctx context.Context, rw http.ResponseWriter, r *http.Request) {
+	f := &v.flight
+	if v.entered.Swap(true) {
+		f = &flight{} // it has been here before
+	}
+	f.Context = ctx
+	if ref := w.dir.enter(f, v); ref != nil {
+		w.metrics.refused(ref, r)
+		v.refuse(ref, rw)
+		return
+	}
+	v.inst.Store(f.inst)
+	f.watch = &v.watch
+	if v.host.opts.Middleware == nil {
+		r = v.request(f, r)
+	} else { // it has got it so, and may have changed it since
+		r = r.WithContext(f)
+	}
+	f.serve(rw, r)
 }
 
 // placementEpoch reads the placement that pinboard routed the request by, 0 if
@@ -246,24 +225,30 @@ func placementEpoch(h http.Header) (epoch int64, ok bool) {
 	if len(sent) == 0 {
 		return 0, true
 	}
-	if len(sent) > 1 || sent[0] == "" || strings.Trim(sent[0], "0123456789") != "" {
+	if len(sent) > 1 {
 		return 0, false
 	}
-	epoch, err := strconv.ParseInt(sent[0], 10, 64)
-	return epoch, err == nil
+	number, err := strconv.ParseUint(sent[0], 10, 63) // digits and nothing else
+	return int64(number), err == nil
 }
 
-// forInstance changes a request, which is a copy, to how the instance sees it:
-// with the rest of the path, and without pinboard's own headers. An attestation
-// that an application passes on would be good for others.
-func forInstance(r *http.Request, raw, path string) *http.Request {
-	u := *r.URL
-	u.Path, u.RawPath = path, ""
-	if u.EscapedPath() != raw {
-		u.RawPath = raw
+// place is a path, escaped and not.
+type place struct{ raw, path string }
+
+// request returns the request as the instance sees it: with the rest of the path,
+// and without pinboard's own headers. An attestation that an application passes on
+// would be good for others. A request that nobody else sees is not spared.
+func (v *visit) request(ctx context.Context, r *http.Request) *http.Request {
+	r = r.WithContext(ctx)
+	if !v.own {
+		u := *r.URL
+		r.URL, r.Header = &u, maps.Clone(r.Header)
 	}
-	r.URL = &u
-	r.Header = maps.Clone(r.Header)
+	usual := r.URL.RawPath == "" // then that of a part is usual, too
+	r.URL.Path, r.URL.RawPath = v.rest.path, ""
+	if !usual && r.URL.EscapedPath() != v.rest.raw {
+		r.URL.RawPath = v.rest.raw
+	}
 	maps.DeleteFunc(r.Header, func(name string, _ []string) bool { return wire.Reserved(name) })
 	return r
 }
@@ -294,10 +279,20 @@ func splitPath(path string) (namespace, id, rest string, ok bool) {
 		return "", "", "", false
 	}
 	name, after, _ := strings.Cut(trimmed, "/")
-	name, err := url.PathUnescape(name)
-	if err != nil || name == "" {
+	namespace = path[:len("/")+len(name)]
+	if strings.IndexByte(name, '%') >= 0 {
+		name, err := url.PathUnescape(name)
+		if err != nil {
+			return "", "", "", false
+		}
+		namespace = "/" + name
+	}
+	if name == "" {
 		return "", "", "", false
 	}
-	id, rest, _ = strings.Cut(after, "/")
-	return "/" + name, id, "/" + rest, true
+	id, _, more := strings.Cut(after, "/")
+	if !more {
+		return namespace, id, "/", true
+	}
+	return namespace, id, after[len(id):], true
 }

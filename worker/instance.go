@@ -71,10 +71,11 @@ type Instance struct {
 	givenUp     bool     // released, or refused for good: not ours any more
 	refusal     *refusal // for requests, once closing
 	activatedAt time.Time
-	flights     map[*flight]struct{}
+	flights     flights
 	hooks       []func(context.Context) error
-	waiting     int // requests that wait for the constructor
-	plain       int // requests in the handler, without streams
+	built       bool // the constructor is over, and there is a handler
+	waiting     int  // requests that wait for the constructor
+	plain       int  // requests in the handler, without streams
 	streams     int
 	tasks       int
 	idleSince   time.Duration // monotonic: the last end of anything that held it

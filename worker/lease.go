@@ -83,8 +83,10 @@ func newLease(now clock, opts *Options) *lease {
 }
 
 // state returns what the worker may do now.
-func (l *lease) state() leaseState {
-	now := l.clock()
+func (l *lease) state() leaseState { return l.stateNow(l.clock()) }
+
+// stateNow is state for callers that have just read the clocks.
+func (l *lease) stateNow(now instant) leaseState {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.stateAt(now)

@@ -230,14 +230,16 @@ type stopwatch struct {
 	stopped atomic.Bool
 }
 
-func startWatch(now clock, into prometheus.Observer) *stopwatch {
-	return &stopwatch{clock: now, began: now().mono, into: into}
-}
-
 // stop observes the time so far, unless that was done before.
 func (s *stopwatch) stop() {
+	if !s.stopped.Load() {
+		s.stopAt(s.clock().mono)
+	}
+}
+
+func (s *stopwatch) stopAt(now time.Duration) {
 	if !s.stopped.Swap(true) {
-		s.into.Observe((s.clock().mono - s.began).Seconds())
+		s.into.Observe((now - s.began).Seconds())
 	}
 }
 

@@ -64,7 +64,7 @@ func (l *pipeListener) dial(ctx context.Context, _, _ string) (net.Conn, error) 
 // network serves the worker over pipes, and returns a client for it.
 func (h *harness) network() *http.Client {
 	l := newPipeListener()
-	server := &http.Server{Handler: h.w}
+	server := &http.Server{Handler: http.HandlerFunc(h.w.serveOwn)} // as Serve does
 	go func() { _ = server.Serve(l) }()
 	transport := &http.Transport{DialContext: l.dial}
 	h.t.Cleanup(func() {

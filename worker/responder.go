@@ -18,15 +18,18 @@ var errLate = errors.New("worker: the lease expired before the response was comp
 // finds out what is a stream.
 type responder struct {
 	http.ResponseWriter
-	owned   func() bool // the id is this worker's, so that an answer counts
-	tooLate refuser     // answers when it is not
-	flight  *flight     // nil for that of a middleware
+	owner   owner
+	tooLate refuser // answers when it is not owned
+	flight  *flight // nil for that of a middleware
 	begun   bool
 	stream  bool
 	late    bool        // what the handler writes is dropped
 	broken  bool        // late after it had begun: the connection is to be cut
 	unused  http.Header // the handler's header when it is late
 }
+
+// owner says whether the id is this worker's, so that an answer counts.
+type owner interface{ owned() bool }
 
 // Unwrap lets http.ResponseController reach what is not overridden here.
 func (r *responder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
@@ -45,7 +48,7 @@ func (r *responder) begin() {
 		return
 	}
 	r.begun = true
-	if r.owned() {
+	if r.owner.owned() {
 		return
 	}
 	// The process was frozen, or cut off, while the handler ran. Another owner
@@ -59,7 +62,7 @@ func (r *responder) begin() {
 // still hold all of a plain one back: to complete it would be to answer now.
 // Streams are cut by pinboard.
 func (r *responder) goOn() {
-	if !r.late && !r.stream && !r.owned() {
+	if !r.late && !r.stream && !r.owner.owned() {
 		r.late, r.broken, r.unused = true, true, http.Header{}
 	}
 }
@@ -78,7 +81,7 @@ func (r *responder) WriteHeader(status int) {
 		return
 	}
 	r.ResponseWriter.WriteHeader(status)
-	if first && isEventStream(r.Header().Get("Content-Type")) {
+	if first && isEventStream(r.Header()["Content-Type"]) {
 		r.becomeStream()
 	}
 }
@@ -99,6 +102,15 @@ func (r *responder) Write(p []byte) (int, error) {
 		return 0, errLate
 	}
 	return r.ResponseWriter.Write(p)
+}
+
+// WriteString is Write without a copy of the text.
+func (r *responder) WriteString(text string) (int, error) {
+	r.ready()
+	if r.late {
+		return 0, errLate
+	}
+	return io.WriteString(r.ResponseWriter, text)
 }
 
 // ReadFrom lets the server use sendfile. It looks at the lease between the
@@ -159,7 +171,7 @@ func (r *responder) finish() {
 		}
 		return
 	}
-	if f := r.flight; f != nil && f.ctx.Err() != nil && f.client.Err() == nil {
+	if f := r.flight; f != nil && f.Err() != nil && f.Context.Err() == nil {
 		r.begun = true
 		clear(r.ResponseWriter.Header())
 		refuseAborted.write(r.ResponseWriter)
@@ -179,7 +191,10 @@ func (r *responder) becomeStream() {
 	}
 }
 
-func isEventStream(contentType string) bool {
-	kind, _, _ := strings.Cut(contentType, ";")
+func isEventStream(contentType []string) bool {
+	if len(contentType) == 0 {
+		return false
+	}
+	kind, _, _ := strings.Cut(contentType[0], ";")
 	return strings.EqualFold(strings.TrimSpace(kind), "text/event-stream")
 }

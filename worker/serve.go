@@ -55,7 +55,7 @@ func (w *Worker) ListenAndServe(ctx context.Context, address string) error {
 // Start shows.
 func (w *Worker) Serve(ctx context.Context, listener net.Listener) error {
 	server := &http.Server{
-		Handler: w, ReadHeaderTimeout: readHeaderTimeout, IdleTimeout: keepAlive,
+		Handler: http.HandlerFunc(w.serveOwn), ReadHeaderTimeout: readHeaderTimeout, IdleTimeout: keepAlive,
 		ErrorLog: zap.NewStdLog(w.opts.Logger),
 	}
 	broken := make(chan error, 1)

@@ -40,9 +40,9 @@ func (w *world) check() {
 
 func (w *world) checkInstance(id string, inst *Instance) {
 	d := inst.dir
-	if inst.plain+inst.streams != len(inst.flights) || min(inst.plain, inst.streams, inst.tasks, inst.waiting) < 0 {
+	if inst.plain+inst.streams != inst.flights.n || min(inst.plain, inst.streams, inst.tasks, inst.waiting) < 0 {
 		w.fault("%s counts wrongly: %d plain, %d streams, %d flights, %d tasks, %d waiting",
-			id, inst.plain, inst.streams, len(inst.flights), inst.tasks, inst.waiting)
+			id, inst.plain, inst.streams, inst.flights.n, inst.tasks, inst.waiting)
 	}
 	if inst.state != stateLive || inst.index >= 0 || inst.idling.asking {
 		return

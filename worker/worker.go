@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/pinboard-go/pinboard/internal/attest"
 	"github.com/pinboard-go/pinboard/internal/leak"
 	"github.com/pinboard-go/pinboard/internal/resources"
 )
@@ -36,6 +37,7 @@ type Worker struct {
 	lease   *lease
 	dir     *directory
 	reg     *registration
+	attests *attest.Verifier
 	metrics *metrics
 	process *resources.Process
 
@@ -73,6 +75,7 @@ func build(opts Options, env environment, now clock, jitter func() float64) (*Wo
 	}
 	w.dir = newDirectory(&w.opts, now, w.lease)
 	w.reg = newRegistration(&w.opts, now, jitter, w.lease, w.dir)
+	w.attests = attest.NewVerifier(w.reg.secret)
 	w.reg.namespaces, w.reg.envs = w.namespaces, w.envs
 	w.dir.release, w.dir.session = w.reg.release, w.reg.sessionID
 	w.metrics = newMetrics(w)

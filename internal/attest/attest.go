@@ -4,13 +4,13 @@
 package attest
 
 import (
-	"bytes"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"time"
 
@@ -110,117 +110,168 @@ func sign(secret wire.Secret, input string) string {
 // Verify returns the claims of a token that was signed with secret for an
 // audience that accept takes, and that is in time at now. Every fault is an
 // ErrInvalid; the signature is compared in constant time, before anything the
-// token says is looked at.
+// token says is looked at. A Verifier is for many tokens.
 func Verify(token string, secret wire.Secret, accept func(audience string) bool, now time.Time) (Claims, error) {
-	if secret.Empty() {
-		return Claims{}, invalid("no secret to verify with")
-	}
-	parts := strings.SplitN(token, ".", 4)
-	if len(parts) != 3 {
-		return Claims{}, invalid("not three parts")
-	}
-	// Compared as text, so that no second spelling of one signature passes.
-	if !hmac.Equal([]byte(parts[2]), []byte(sign(secret, parts[0]+"."+parts[1]))) {
-		return Claims{}, invalid("wrong signature")
-	}
-	if parts[0] != header {
-		return Claims{}, invalid("wrong header")
-	}
-	body, err := base64.RawURLEncoding.Strict().DecodeString(parts[1])
-	if err != nil {
-		return Claims{}, invalid("payload is not base64url")
-	}
-	// A map, because names must match exactly: encoding/json folds case in
-	// structs, and "AUD" is not "aud".
-	var raw map[string]json.RawMessage
-	if json.Unmarshal(body, &raw) != nil || raw == nil {
-		return Claims{}, invalid("payload is not a JSON object")
-	}
-	if err := checkTimes(raw, now); err != nil {
+	said, err := open(token, secret, func(input, signature string) bool {
+		return hmac.Equal([]byte(signature), []byte(sign(secret, input)))
+	})
+	switch {
+	case err != nil:
 		return Claims{}, err
+	case !said.inTime(now):
+		return Claims{}, errTime
+	case !accept(said.claims.Audience):
+		return Claims{}, errAudience
 	}
-	return readClaims(raw, accept)
+	return said.claims, nil
 }
 
-func checkTimes(raw map[string]json.RawMessage, now time.Time) error {
-	var iat, exp int64
-	if !read(raw, "iat", &iat) || !read(raw, "exp", &exp) {
+var (
+	errTime     = invalid("too early or too late")
+	errAudience = invalid("another audience")
+)
+
+// statement is what a token says.
+type statement struct {
+	iat, exp int64 // Unix seconds
+	claims   Claims
+}
+
+// open returns what a token says whose signature right takes. For whom it is, and
+// when, is not looked at.
+func open(token string, secret wire.Secret, right func(input, signature string) bool) (statement, error) {
+	if secret.Empty() {
+		return statement{}, invalid("no secret to verify with")
+	}
+	first, last := strings.IndexByte(token, '.'), strings.LastIndexByte(token, '.')
+	if first == last || strings.IndexByte(token[first+1:last], '.') >= 0 {
+		return statement{}, invalid("not three parts")
+	}
+	// Compared as text, so that no second spelling of one signature passes.
+	if !right(token[:last], token[last+1:]) {
+		return statement{}, invalid("wrong signature")
+	}
+	if token[:first] != header {
+		return statement{}, invalid("wrong header")
+	}
+	body, err := base64.RawURLEncoding.Strict().DecodeString(token[first+1 : last])
+	if err != nil {
+		return statement{}, invalid("payload is not base64url")
+	}
+	if said, ok := readQuickly(string(body)); ok {
+		return said, nil
+	}
+	return readAny(string(body))
+}
+
+// readAny reads a payload however it is written.
+func readAny(payload string) (said statement, err error) {
+	fields, ok := readObject(payload)
+	if !ok {
+		return statement{}, invalid("payload is not a JSON object")
+	}
+	if err := said.readTimes(fields); err != nil {
+		return statement{}, err
+	}
+	said.claims, err = readClaims(fields)
+	return said, err
+}
+
+// readObject decodes a JSON object whose numbers keep all their digits. A map,
+// because names must match exactly: encoding/json folds case in structs, and
+// "AUD" is not "aud".
+func readObject(text string) (fields map[string]any, ok bool) {
+	if text == "{}" { // nearly always
+		return map[string]any{}, true
+	}
+	dec := json.NewDecoder(strings.NewReader(text))
+	dec.UseNumber()
+	if dec.Decode(&fields) != nil || fields == nil {
+		return nil, false
+	}
+	_, err := dec.Token()
+	return fields, errors.Is(err, io.EOF) // nothing comes behind it
+}
+
+func (s *statement) readTimes(fields map[string]any) error {
+	var ok, also bool
+	s.iat, ok = integer(fields["iat"])
+	s.exp, also = integer(fields["exp"])
+	if !ok || !also {
 		return invalid("iat or exp is not an integer")
 	}
 	const limit = 1 << 53
-	if iat < -limit || iat > limit || exp < -limit || exp > limit {
+	if s.iat < -limit || s.iat > limit || s.exp < -limit || s.exp > limit {
 		return invalid("iat or exp out of range")
-	}
-	if now.Before(time.Unix(iat, 0).Add(-Skew)) || now.After(time.Unix(exp, 0).Add(Skew)) {
-		return invalid("too early or too late")
 	}
 	return nil
 }
 
-func readClaims(raw map[string]json.RawMessage, accept func(string) bool) (Claims, error) {
-	var c Claims
-	if !read(raw, "aud", &c.Audience) || !accept(c.Audience) {
-		return Claims{}, invalid("another audience")
+func (s *statement) inTime(now time.Time) bool {
+	return !now.Before(time.Unix(s.iat, 0).Add(-Skew)) && !now.After(time.Unix(s.exp, 0).Add(Skew))
+}
+
+func readClaims(fields map[string]any) (c Claims, err error) {
+	var ok bool
+	if c.Audience, ok = fields["aud"].(string); !ok {
+		return Claims{}, errAudience
 	}
-	if _, ok := raw["caller"]; ok && !read(raw, "caller", &c.Caller) {
-		return Claims{}, invalid("caller is not a string")
+	if caller, there := fields["caller"]; there {
+		if c.Caller, ok = caller.(string); !ok {
+			return Claims{}, invalid("caller is not a string")
+		}
 	}
-	if _, ok := raw["depth"]; ok && (!read(raw, "depth", &c.Depth) || c.Depth < 0) {
-		return Claims{}, invalid("depth is not an integer")
+	if depth, there := fields["depth"]; there {
+		n, ok := integer(depth)
+		if c.Depth = int(n); !ok || n < 0 || int64(c.Depth) != n {
+			return Claims{}, invalid("depth is not an integer")
+		}
 	}
-	if acct, ok := raw["acct"]; ok {
-		a, err := readAccount(acct)
-		if err != nil {
+	if acct, there := fields["acct"]; there {
+		if c.Account, err = readAccount(acct); err != nil {
 			return Claims{}, err
 		}
-		c.Account = a
 	}
 	return c, nil
 }
 
-func readAccount(acct json.RawMessage) (*Account, error) {
-	var fields map[string]json.RawMessage
-	if json.Unmarshal(acct, &fields) != nil {
+func readAccount(acct any) (*Account, error) {
+	fields, ok := acct.(map[string]any)
+	if !ok {
 		return nil, invalid("acct is not an object")
 	}
 	a := &Account{}
-	var scopes []*string // pointers, because null would decode into a string
-	var claims exact
-	if !read(fields, "sub", &a.Subject) ||
-		!readOptional(fields, "scopes", &scopes) || !readOptional(fields, "claims", &claims) {
-		return nil, invalid("acct has a wrong field")
+	if a.Subject, ok = fields["sub"].(string); !ok {
+		return nil, invalid("acct has no sub, or a wrong one")
 	}
-	a.Claims = claims
-	for _, scope := range scopes {
-		if scope == nil {
+	if claims, there := fields["claims"]; there {
+		if a.Claims, ok = claims.(map[string]any); !ok {
+			return nil, invalid("acct has claims that are not an object")
+		}
+	}
+	scopes, there := fields["scopes"]
+	if !there {
+		return a, nil
+	}
+	list, ok := scopes.([]any)
+	if !ok {
+		return nil, invalid("acct has scopes that are not a list")
+	}
+	for _, scope := range list {
+		text, ok := scope.(string)
+		if !ok {
 			return nil, invalid("acct has a scope that is not a string")
 		}
-		a.Scopes = append(a.Scopes, *scope)
+		a.Scopes = append(a.Scopes, text)
 	}
 	return a, nil
 }
 
-// read decodes a field that must be there and not be null.
-func read[T any](raw map[string]json.RawMessage, name string, into *T) bool {
-	value, ok := raw[name]
-	return ok && string(value) != "null" && json.Unmarshal(value, into) == nil
-}
-
-// exact is a JSON object whose numbers keep all their digits.
-type exact map[string]any
-
-// UnmarshalJSON implements json.Unmarshaler.
-func (e *exact) UnmarshalJSON(text []byte) error {
-	dec := json.NewDecoder(bytes.NewReader(text))
-	dec.UseNumber()
-	return dec.Decode((*map[string]any)(e))
-}
-
-func readOptional[T any](raw map[string]json.RawMessage, name string, into *T) bool {
-	if _, ok := raw[name]; !ok {
-		return true
-	}
-	return read(raw, name, into)
+// integer returns a number that is written as an integer.
+func integer(value any) (int64, bool) {
+	number, _ := value.(json.Number)
+	n, err := number.Int64()
+	return n, err == nil
 }
 
 func invalid(reason string) error { return fmt.Errorf("%w: %s", ErrInvalid, reason) }

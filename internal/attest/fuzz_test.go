@@ -52,3 +52,11 @@ func FuzzVerify(f *testing.F) {
 		}
 	})
 }
+
+// What is read quickly is what is read in any case.
+func FuzzReadQuickly(f *testing.F) {
+	for _, payload := range payloads {
+		f.Add(payload)
+	}
+	f.Fuzz(func(t *testing.T, payload string) { requireReadAlike(t, payload) })
+}

@@ -1,9 +1,12 @@
 // Command bench measures pinboard against yardsticks that run beside it:
 //
+//	go run ./internal/bench -part heartbeats
 //	go run ./internal/bench -part placements
+//	go run ./internal/bench -part requests
 //	go run ./internal/bench -part routes
 //	go run ./internal/bench -part scale
 //	go run ./internal/bench -part streams
+//	go run ./internal/bench -part worker
 //
 // A rate on its own says as much of the machine, and of what else runs on it, as
 // of pinboard; so what counts is a ratio of two rates that were measured in one
@@ -35,10 +38,13 @@ type settings struct {
 
 // parts are what can be measured, by name.
 var parts = map[string]func(context.Context, settings) error{
+	"heartbeats": heartbeats,
 	"placements": placements,
+	"requests":   requests,
 	"routes":     routes,
 	"scale":      scale,
 	"streams":    streams,
+	"worker":     workers,
 }
 
 func main() {

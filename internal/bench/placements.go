@@ -142,10 +142,14 @@ func (f *fleet) callsOfOne(ctx context.Context) (int, error) {
 	if err != nil {
 		return 0, err
 	}
+	next := newIDs("/one", view, true)
+	if _, err := f.store.Resolve(ctx, next(0)); err != nil { // it has more to find out
+		return 0, err
+	}
 	if err := f.client.Do(ctx, f.client.B().ConfigResetstat().Build()).Error(); err != nil {
 		return 0, err
 	}
-	if _, err := f.store.Resolve(ctx, newIDs("/one", view, true)(0)); err != nil {
+	if _, err := f.store.Resolve(ctx, next(1)); err != nil {
 		return 0, err
 	}
 	text, err := f.info(ctx, "commandstats")

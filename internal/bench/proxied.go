@@ -22,19 +22,25 @@ import (
 	"sync"
 	"time"
 
+	"github.com/redis/rueidis"
+
 	"github.com/pinboard-go/pinboard"
 	"github.com/pinboard-go/pinboard/passport"
 )
 
 // proxyVariable has this binary be a proxy, in a process of its own, whose memory and
 // processor time can be read: it says of which kind, and workerVariable where the
-// worker is. A proxy prints its address, and ends when its standard input does.
+// worker is, redisVariable where a Redis. A proxy prints its address, and ends when
+// its standard input does.
 const (
 	proxyVariable, workerVariable = "PINBOARD_BENCH_PROXY", "PINBOARD_BENCH_WORKER"
+	redisVariable                 = "PINBOARD_BENCH_REDIS"
 
 	proxyToken    = "token-of-a-worker-on-the-bench"
+	clientToken   = "token-of-a-client-on-the-bench"
 	proxyPassport = `{"providers": [{"type": "staticToken", "id": "bench", "keys": [{"name": "worker", "token": "` + proxyToken + `",
-		"scopes": ["pinboard:worker"], "claims": {"pinboard": {"namespaces": ["*"], "allowedBackendHosts": ["*"]}}}]}],
+		"scopes": ["pinboard:worker"], "claims": {"pinboard": {"namespaces": ["*"], "allowedBackendHosts": ["*"]}}},
+		{"name": "client", "token": "` + clientToken + `"}]}],
 		"namespaces": {"*": {"allow": "anonymous"}}}`
 
 	// proxiedIDs is how many instances the streams are spread over, all of one worker.
@@ -46,6 +52,7 @@ const (
 	bareProxy     = "bare" // a bare httputil.ReverseProxy, the yardstick
 	pinboardProxy = "pinboard"
 	attachedProxy = "pinboard, not detached"
+	redisProxy    = "pinboard, Redis"
 )
 
 // beProxy serves as a proxy.
@@ -56,10 +63,13 @@ func beProxy(kind, worker string) error {
 		if err != nil {
 			return err
 		}
-		handler, err = pinboard.New(pinboard.Options{
-			Store: pinboard.MemoryStore(), Passport: who, LeaseTTL: time.Hour, DetachStreams: kind == pinboardProxy,
-		})
-		if err != nil {
+		opts := pinboard.Options{Passport: who, LeaseTTL: time.Hour, DetachStreams: kind != attachedProxy}
+		if kind != redisProxy {
+			opts.Store = pinboard.MemoryStore()
+		} else if opts.Redis, err = rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{os.Getenv(redisVariable)}}); err != nil {
+			return err
+		}
+		if handler, err = pinboard.New(opts); err != nil {
 			return err
 		}
 	}
@@ -102,14 +112,15 @@ type proxied struct {
 	addr string
 }
 
-// startProxy starts one, which knows the worker.
-func startProxy(ctx context.Context, kind string, w *streamWorker) (*proxied, error) {
+// startProxy starts one, which knows the worker, with further variables.
+func startProxy(ctx context.Context, kind string, w *streamWorker, env ...string) (*proxied, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
 	p := &proxied{cmd: exec.CommandContext(ctx, self)} //nolint:gosec // this binary
 	p.cmd.Env = append(os.Environ(), proxyVariable+"="+kind, workerVariable+"="+w.addr, "GOMAXPROCS=1")
+	p.cmd.Env = append(p.cmd.Env, env...)
 	p.cmd.Stderr = os.Stderr
 	if p.end, err = p.cmd.StdinPipe(); err != nil {
 		return nil, err

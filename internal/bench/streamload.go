@@ -83,6 +83,11 @@ func (w *streamWorker) serve(conn net.Conn) {
 		case strings.HasPrefix(req.URL.Path, "/_pinned"):
 			body := `{"value":"` + challengeValue + `"}`
 			_, _ = fmt.Fprintf(conn, "HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+		case strings.HasSuffix(req.URL.Path, "/json"):
+			if _, err := io.Copy(io.Discard, req.Body); err != nil {
+				return
+			}
+			_, _ = conn.Write(jsonAnswer)
 		case strings.HasSuffix(req.URL.Path, "/sse"):
 			w.events(conn)
 			return

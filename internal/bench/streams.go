@@ -128,7 +128,9 @@ func holdStreams(ctx context.Context, kind string, w *streamWorker, stream strin
 	if err != nil {
 		return 0, 0, nil, err
 	}
-	pause(ctx, settling)
+	if err := pause(ctx, settling); err != nil {
+		return 0, 0, nil, err
+	}
 	before, err := p.resident()
 	if err != nil {
 		return 0, 0, nil, err
@@ -137,13 +139,17 @@ func holdStreams(ctx context.Context, kind string, w *streamWorker, stream strin
 	if err := all.grow(ctx, p.addr, stream, n); err != nil {
 		return 0, 0, nil, err
 	}
-	pause(ctx, settling)
+	if err := pause(ctx, settling); err != nil {
+		return 0, 0, nil, err
+	}
 	all.take()
 	begun, err := p.cpu()
 	if err != nil {
 		return 0, 0, nil, err
 	}
-	pause(ctx, watching)
+	if err := pause(ctx, watching); err != nil {
+		return 0, 0, nil, err
+	}
 	delays = all.take()
 	ended, err := p.cpu()
 	if err != nil {
@@ -194,12 +200,4 @@ func echoes(ctx context.Context, kind string, w *streamWorker, length int) (each
 		return 0, 0, err
 	}
 	return (after - before) / time.Duration(total), float64(total) / took.Seconds(), nil
-}
-
-// pause waits, unless the run is over.
-func pause(ctx context.Context, d time.Duration) {
-	select {
-	case <-time.After(d):
-	case <-ctx.Done():
-	}
 }

@@ -56,6 +56,19 @@ func (b *Body) Open() (*Reader, error) {
 	return b.reader, nil
 }
 
+// ReadOnce reads the source, once, on the caller's goroutine, unless it has ended
+// or was read before, and returns all of the body if it is kept; else whole is
+// false. Nobody else may use the Body meanwhile. What it returns must not be
+// changed.
+func (b *Body) ReadOnce() (all []byte, whole bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.started && b.startReading() {
+		b.fill()
+	}
+	return b.kept, b.err == io.EOF && !b.spilled && b.rest == nil
+}
+
 // Suspend reports whether the body can be sent again, and if so keeps it that
 // way: the present Reader gets no more of it, but its Read waits, until it is
 // closed, instead of failing.

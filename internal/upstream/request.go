@@ -67,6 +67,9 @@ type Request struct {
 	// Body is nil without one. It is read on a goroutine of its own, which may
 	// outlive the exchange for as long as a Read of the Body does.
 	Body io.Reader
+	// Content is a whole body, sent with the head in one piece, where there is no
+	// Body.
+	Content []byte
 	// Length of the Body in bytes; -1 has it sent in chunks.
 	Length int64
 	// Trailer names the trailers to announce. Their values are looked up when
@@ -131,14 +134,14 @@ func (r *Request) appendHead(b []byte, last bool) []byte {
 	b = append(b, cmp.Or(r.Host, r.Origin.Host)...)
 	b = append(b, '\r', '\n')
 	switch {
+	case len(r.Content) > 0:
+		b = appendLength(b, int64(len(r.Content)))
 	case r.Body == nil:
 		if r.Method == http.MethodPost || r.Method == http.MethodPut || r.Method == http.MethodPatch {
 			b = append(b, "Content-Length: 0\r\n"...)
 		}
 	case r.Length >= 0:
-		b = append(b, "Content-Length: "...)
-		b = strconv.AppendInt(b, r.Length, 10)
-		b = append(b, '\r', '\n')
+		b = appendLength(b, r.Length)
 	default:
 		b = append(b, "Transfer-Encoding: chunked\r\n"...)
 		b = r.appendTrailerNames(b)
@@ -150,6 +153,12 @@ func (r *Request) appendHead(b []byte, last bool) []byte {
 		b = append(b, "Connection: close\r\n"...)
 	}
 	b = append(b, r.Fields...)
+	return append(b, '\r', '\n')
+}
+
+func appendLength(b []byte, n int64) []byte {
+	b = append(b, "Content-Length: "...)
+	b = strconv.AppendInt(b, n, 10)
 	return append(b, '\r', '\n')
 }
 

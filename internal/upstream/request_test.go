@@ -2,9 +2,11 @@ package upstream
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/iotest"
 	"testing/synctest"
@@ -254,5 +256,51 @@ func TestABodyThatFailsEndsTheRequest(t *testing.T) {
 			whole, ok := <-got
 			require.False(t, ok, "it looked whole: %q", whole)
 		}
+	})
+}
+
+func TestContentIsSentWithTheHead(t *testing.T) {
+	t.Parallel()
+	onEveryWire(t, func(t *testing.T, start func(*testing.T, func(*peer)) *worker) {
+		w := start(t, echo)
+		pool := w.pool()
+		for _, size := range []int{1, 100, smallBuffer - headRoom, smallBuffer, 20_000, 100_000} {
+			r := w.request("POST", "/")
+			r.Content = []byte(strings.Repeat("c", size))
+			g, err := do(t.Context(), pool, r)
+			require.NoError(t, err)
+			require.True(t, strings.HasSuffix(g.body, string(r.Content)), "%d bytes", size)
+			require.Contains(t, g.body, fmt.Sprintf("Content-Length: %d\r\n", size))
+			requireIdle(t, pool, 1)
+		}
+		require.Equal(t, 1, w.connections())
+	})
+}
+
+// The worker may have read it before it closed.
+func TestContentIsNotSentTwice(t *testing.T) {
+	t.Parallel()
+	onEveryWire(t, func(t *testing.T, start func(*testing.T, func(*peer)) *worker) {
+		var posts atomic.Int32
+		w := start(t, func(p *peer) {
+			if head := p.head(); strings.HasPrefix(head, "POST") {
+				posts.Add(1)
+				_, _, _ = p.body(head)
+				return
+			}
+			p.ok("idle now")
+			if head := p.head(); strings.HasPrefix(head, "POST") {
+				posts.Add(1)
+				_, _, _ = p.body(head)
+			}
+		})
+		pool := w.pool()
+		_, err := do(t.Context(), pool, w.request("GET", "/"))
+		require.NoError(t, err)
+		r := w.request("POST", "/")
+		r.Content = []byte("once")
+		_, err = do(t.Context(), pool, r)
+		require.True(t, failure(t, err).Sent)
+		require.EqualValues(t, 1, posts.Load())
 	})
 }

@@ -56,12 +56,16 @@ const (
 	chunkTrailer
 )
 
+// headRoom is more than the head of most requests takes.
+const headRoom = 2 << 10
+
 // roundTrip sends the request and reads the head of the answer.
 func (r *Response) roundTrip() error {
-	head := r.req.appendHead(getBuffer(smallBuffer)[:0], r.pool.cfg.DisableKeepAlives)
+	head := r.req.appendHead(getBuffer(len(r.req.Content) + headRoom)[:0], r.pool.cfg.DisableKeepAlives)
 	if r.req.Body != nil {
 		r.upload = startUpload(r.c, r.req, r.pool, head)
 	} else {
+		head = append(head, r.req.Content...)
 		err := r.send(head)
 		putBuffer(head)
 		if err != nil {
@@ -77,7 +81,7 @@ func (r *Response) roundTrip() error {
 	return err
 }
 
-// send sends a request without a body, and may read the beginning of the
+// send sends a request that is whole, and may read the beginning of the
 // answer.
 func (r *Response) send(head []byte) error {
 	if r.c.fd == nil || !r.c.fd.plain {

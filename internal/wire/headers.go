@@ -78,6 +78,9 @@ const MaxDepth = 50
 // starts with "pinboard-" or "pinned-" in any case, "_" and "." counting as
 // "-" because servers and gateways fold them (protocol §5).
 func Reserved(name string) bool {
+	if name == "" || name[0] != 'p' && name[0] != 'P' {
+		return false // nearly always
+	}
 	return hasPrefixFold(name, "pinboard-") || hasPrefixFold(name, "pinned-")
 }
 

@@ -137,7 +137,7 @@ func TestTheBuildSeesSourcesAlone(t *testing.T) {
 	ignored, err := patternmatcher.New(patterns)
 	require.NoError(t, err)
 	for name, want := range map[string]bool{
-		"go.mod": false, "worker/worker.go": false, "internal/store/redis/lua/resolve.lua": false, "examples/chat/page.html": false,
+		"go.mod": false, "worker/worker.go": false, "internal/store/redis/lua/resolve.lua": false, "examples/chat/page.html": false, "internal/ui/static/app.js": false, "internal/ui/static/style.css": false, "internal/ui/static/icon.svg": false,
 		".git/config": true, ".env": true, ".cache/venv/x.go": true, "key.pem": true, "worker/worker_test.go": true, "examples/kubernetes/base/secret.yaml": true,
 	} {
 		out, err := ignored.MatchesOrParentMatches(name)

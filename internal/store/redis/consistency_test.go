@@ -60,6 +60,9 @@ func (b bucketOf) consistent(t *testing.T) {
 		require.Equal(t, s["takes"] == "1", score != "")
 		if score != "" {
 			require.Equal(t, strconv.Itoa(max(0, number(t, s["headroom"])-number(t, s["taken"]))), score)
+			if best := b.do1(t, "HGET", b.meta(), "best"); best != "" {
+				require.GreaterOrEqual(t, number(t, best), number(t, score), "one has more than the best")
+			}
 		}
 		delete(rows, sid)
 	}
@@ -115,7 +118,7 @@ func (b bucketOf) step(t *testing.T, rng *rand.Rand, sessions map[string]string,
 	ctx := t.Context()
 	client := fmt.Sprint("client-", rng.IntN(4))
 	req := store.Request{
-		Namespace: "/counters", ID: id(), View: store.AnyView, BalanceFactor: 2,
+		Namespace: "/counters", ID: id(), Preferred: sessions[client], View: store.AnyView, BalanceFactor: 2,
 		Dice: store.Dice{rng.Uint32() >> 1, rng.Uint32() >> 1, rng.Uint32() >> 1},
 	}
 	switch rng.IntN(10) {
@@ -131,7 +134,7 @@ func (b bucketOf) step(t *testing.T, rng *rand.Rand, sessions map[string]string,
 	case 1:
 		require.NoError(t, b.Deregister(ctx, sessions[client]))
 	case 2:
-		_, _ = b.Heartbeat(ctx, store.Beat{SessionID: sessions[client], Headroom: 10, Draining: rng.IntN(3) == 0})
+		_, _ = b.Heartbeat(ctx, store.Beat{SessionID: sessions[client], Headroom: float64(rng.IntN(30)), Draining: rng.IntN(3) == 0})
 	case 3:
 		_, _, err := b.Sweep(ctx)
 		require.NoError(t, err)

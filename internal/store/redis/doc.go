@@ -42,8 +42,8 @@
 //	r:LEAF     hash    rows, id to "epoch sid", with the letter of store.Why behind
 //	                   the epoch
 //	leaves     string  a bitmap of the r: keys that exist
-//	meta       hash    last epoch, quarantine, version of the candidates, state
-//	                   of the sweep
+//	meta       hash    last epoch, quarantine, version of the candidates, a bound on
+//	                   their headroom (best), state of the sweep
 //	sessions   zset    sids by end of lease: a hint
 //	candidates zset    sids by headroom; its members may have lapsed
 //	generation string  another number whenever a session ends before its lease,

@@ -3,9 +3,7 @@ package redis
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"fmt"
 	"strconv"
-	"strings"
 
 	"github.com/pinboard-go/pinboard/internal/store"
 )
@@ -23,7 +21,11 @@ func (k keys) fleet() fleetKeys { return fleetKeys(k.prefix + ":{fleet}:") }
 
 // bucket returns where the keys of one bucket begin.
 func (k keys) bucket(binding string, shard int) bucketKeys {
-	return bucketKeys(k.prefix + ":{" + escape(binding) + "." + strconv.Itoa(shard) + "}:")
+	b := make([]byte, 0, 64)
+	b = append(append(b, k.prefix...), ":{"...)
+	b = append(appendEscaped(b, binding), '.')
+	b = strconv.AppendInt(b, int64(shard), 10)
+	return bucketKeys(append(b, "}:"...))
 }
 
 // of returns where the keys of an id's bucket begin.
@@ -91,17 +93,19 @@ func (b bucketKeys) hosts() string             { return string(b) + "hosts" }
 
 // escape writes all but letters, digits, '_' and '-' as %XX, so that no text
 // can end a hash tag or look like another one.
-func escape(text string) string {
-	var b strings.Builder
+func escape(text string) string { return string(appendEscaped(nil, text)) }
+
+func appendEscaped(b []byte, text string) []byte {
+	const digits = "0123456789ABCDEF"
 	for i := range len(text) {
 		switch c := text[i]; {
 		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '_', c == '-':
-			b.WriteByte(c)
+			b = append(b, c)
 		default:
-			fmt.Fprintf(&b, "%%%02X", c)
+			b = append(b, '%', digits[c>>4], digits[c&15])
 		}
 	}
-	return b.String()
+	return b
 }
 
 // urlDigest stands for an advertise URL in keys.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/pinboard-go/pinboard/internal/store"
@@ -73,20 +74,25 @@ func (d *directory) clear(ctx context.Context, req store.Request, sid string) er
 func (d *directory) resolveCall(req store.Request, limit int64, set bool) call {
 	bucket, leaf := d.keys.of(store.Bind(req.Hostname, req.Namespace), req.ID), d.keys.leaf(req.ID)
 	keys := []string{bucket.meta(), bucket.candidates(), bucket.rows(leaf)}
-	// Each argument costs Redis time: what few answers need is one of them.
-	found := 0
 	if set {
-		found = 1
+		limit = -1
 	}
-	by := cmp.Or(req.PreferredBy, store.ByAffinity).Letter()
-	rest := fmt.Sprintf("%d %d %d %d %d %d %d %s", leaf, d.lease, limit, found, req.Dice[0], req.Dice[1], req.Dice[2], by)
-	args := []any{string(bucket), req.ID, req.Preferred, req.View, req.BalanceFactor, rest}
+	// Each argument costs Redis time: what few answers need is one of them.
+	rest := make([]byte, 0, 64)
+	for _, n := range [...]int64{d.lease, int64(req.Dice[0]), int64(req.Dice[1]), int64(req.Dice[2])} {
+		rest = append(strconv.AppendInt(rest, n, 10), ' ')
+	}
+	rest = append(rest, cmp.Or(req.PreferredBy, store.ByAffinity).Letter()...)
+	args := make([]string, 8, 12)
+	args[0], args[1], args[2] = string(bucket), req.ID, req.Preferred
+	args[3], args[4] = strconv.FormatInt(req.View, 10), strconv.FormatFloat(req.BalanceFactor, 'g', -1, 64)
+	args[5], args[6], args[7] = strconv.FormatInt(limit, 10), strconv.Itoa(leaf), string(rest)
 	if r := req.Refused; r != nil {
-		args = append(args, req.Unless, r.SessionID, r.ClientID, r.Epoch)
+		args = append(args, req.Unless, r.SessionID, r.ClientID, strconv.FormatInt(r.Epoch, 10))
 	} else if req.Unless != "" {
 		args = append(args, req.Unless)
 	}
-	return resolveScript.with(keys, args...)
+	return call{script: resolveScript, keys: keys, args: args}
 }
 
 func result(outcome store.Outcome, a *answer) store.Result {

@@ -15,13 +15,14 @@ if not s[1] then
   return -1
 end
 if tonumber(ver) > tonumber(s[1]) then
-  call('HSET', session, 'ver', ver, 'takes', takes)
+  if headroom then
+    call('HSET', session, 'ver', ver, 'takes', takes, 'headroom', headroom, 'taken', 0, 'rows', s[5] + s[4])
+  else
+    call('HSET', session, 'ver', ver, 'takes', takes)
+  end
   if stop == '1' then
     call('HSET', session, 'stopped', 1)
     turn(string.sub(meta, 1, -5))
-  end
-  if headroom then
-    call('HSET', session, 'headroom', headroom, 'taken', 0, 'rows', s[5] + s[4])
   end
   if takes == '0' then
     unlist(meta, candidates, sid)

@@ -22,8 +22,8 @@ local now = micros()
 local ms = math.floor(now / 1000)
 local client, messages, url = base .. 'c:' .. s[1], base .. 'w:' .. s[1], base .. 'u:' .. s[4]
 
-call('HSET', session, 'active', 1, 'headroom', ARGV[5], 'draining', ARGV[6])
-local ver = revise(session, now)
+local ver = rise(s[7], now)
+call('HSET', session, 'active', 1, 'headroom', ARGV[5], 'draining', ARGV[6], 'ver', ver)
 local lives = renew(session, lease)
 call('ZADD', live, ms + lives, sid)
 enlist(base, s[6], sid, ms + lives, lives + memory)

@@ -33,8 +33,9 @@ end
 if floor ~= '0' then
   call('HSETNX', meta, 'epoch', floor)
 end
-call('HSET', session, 'client', client, 'lineage', lineage, 'ver', 0, 'takes', 0, 'stopped', 0,
-  'headroom', headroom, 'taken', 0, 'rows', 0, 'lease', lease)
+-- What placements read comes first: a packed hash is searched from its beginning.
+call('HSET', session, 'takes', 0, 'headroom', headroom, 'taken', 0, 'lease', lease,
+  'client', client, 'lineage', lineage, 'ver', 0, 'stopped', 0, 'rows', 0)
 call('PEXPIRE', session, lease)
 call('ZADD', sessions, ms + lease, sid)
 call('HSET', clients, client, gen .. ' ' .. int(ms) .. ' ' .. sids)

@@ -4,7 +4,8 @@
 local frozen = 9007199254740991
 
 -- list makes a session a candidate, with a headroom; unlist takes it from them.
--- The version changes with the set.
+-- The version changes with the set. best is no less than any candidate's headroom:
+-- list raises it, and resolve.lua lowers it.
 local function changed(meta)
   call('HSET', meta, 'version', rise(call('HGET', meta, 'version'), micros()))
 end
@@ -12,6 +13,10 @@ end
 local function list(meta, candidates, sid, headroom)
   if call('ZADD', candidates, headroom, sid) == 1 then
     changed(meta)
+  end
+  local best = call('HGET', meta, 'best')
+  if best and tonumber(best) < tonumber(headroom) then
+    call('HSET', meta, 'best', headroom)
   end
 end
 
