@@ -152,9 +152,9 @@ const (
 	maxShards = 1024
 	// defaultHeld is MaxHeld where it is not set.
 	defaultHeld = 1000
-	maxReplay = 16 << 20
-	maxHold   = time.Minute
-	maxHeld   = 100_000
+	maxReplay   = 16 << 20
+	maxHold     = time.Minute
+	maxHeld     = 100_000
 )
 
 // withDefaults returns a copy in which zero values are replaced.
