@@ -330,3 +330,27 @@ func TestAFaultInAStreamEndsOnlyThat(t *testing.T) {
 	<-p.ended
 	require.Equal(t, "planted", p.fault)
 }
+
+func TestAFlowThatHasEndedIsReplacedByOneThatHas(t *testing.T) {
+	t.Parallel()
+	l := &leases{}
+	s := &lease{flows: map[*flow]struct{}{}}
+	for _, cause := range []error{nil, errOwnerEnded, errClientGone} {
+		ctx, leave := context.WithCancel(t.Context())
+		defer leave()
+		var old, next flow
+		l.open(ctx, &old, s)
+		switch cause {
+		case errOwnerEnded:
+			old.cancel(cause)
+		case errClientGone:
+			leave()
+		}
+		l.replace(&old, &next)
+		require.Equal(t, cause, next.cause())
+		require.Equal(t, map[*flow]struct{}{&next: {}}, s.flows)
+		next.close()
+		old.close()
+		require.Empty(t, s.flows)
+	}
+}
