@@ -88,9 +88,9 @@ func (v *Verifier) Verify(token, session string, now time.Time) (Claims, error) 
 	return known.said.claims, nil
 }
 
-// recall returns what is known of a token, nil if nothing is. The signature is
-// compared in constant time here as well: who could guess a remembered one byte
-// by byte would have it.
+// recall returns what is known of a token, nil if nothing is. It is compared in
+// constant time here as well: who could guess a remembered one byte by byte would
+// have it.
 func (v *Verifier) recall(key uint64, token string) *verified {
 	v.mu.RLock()
 	known := v.young[key]
@@ -98,11 +98,7 @@ func (v *Verifier) recall(key uint64, token string) *verified {
 		known = v.old[key]
 	}
 	v.mu.RUnlock()
-	if known == nil || len(token) != len(known.text) {
-		return nil
-	}
-	at := len(token) - signatureSize // a verified one is longer
-	if token[:at] != known.text[:at] || !sameSignature(token[at:], known.text[at:]) {
+	if known == nil || !same(token, known.text) {
 		return nil
 	}
 	return known
@@ -156,16 +152,21 @@ func (m *mac) right(input, signature string) bool {
 	_, _ = m.Write(m.input) // never fails (hash.Hash)
 	base64.RawURLEncoding.Encode(m.text[:], m.Sum(m.sum[:0]))
 	leak.Secret(string(m.text[:]))
-	return sameSignature(signature, string(m.text[:]))
+	return same(signature, string(m.text[:]))
 }
 
-// sameSignature compares in constant time, and without a copy on the heap.
-func sameSignature(a, b string) bool {
-	if len(a) != signatureSize || len(b) != signatureSize {
+// same compares in constant time for the length, and without copies on the heap.
+func same(a, b string) bool {
+	if len(a) != len(b) {
 		return false
 	}
-	var one, other [signatureSize]byte
-	copy(one[:], a)
-	copy(other[:], b)
-	return subtle.ConstantTimeCompare(one[:], other[:]) == 1
+	equal := 1
+	var one, other [64]byte
+	for len(a) > 0 {
+		n := copy(one[:], a)
+		copy(other[:], b)
+		equal &= subtle.ConstantTimeCompare(one[:n], other[:n])
+		a, b = a[n:], b[n:]
+	}
+	return equal == 1
 }
