@@ -55,7 +55,7 @@ func (e *exchange) send(rt route) (*attempt, error) {
 	a.leg = e.trail.attempt(e, rt)
 	err := e.request(a)
 	if err == nil && rt.over() {
-		err = errRouteOver // this process was stopped for long, most likely
+		err = errRouteOver // the body was long in coming, or this process was stopped
 		a.leg.failed(e, a, err)
 	}
 	if err == nil {
@@ -157,6 +157,7 @@ func (e *exchange) request(a *attempt) error {
 		Host:   e.r.Host,
 		Fields: fields,
 		Switch: e.upgrade,
+		Until:  a.until,
 		Inform: func(status int, header upstream.Header) error { return a.inform(e, status, header) },
 		// It may be sent twice, like any request of which a client lost the
 		// answer.
@@ -189,13 +190,16 @@ const shortBody = 16 << 10
 // attachBody has the client's body sent, with the client's length and trailers.
 func (e *exchange) attachBody(req *upstream.Request, a *attempt) error {
 	if n := e.r.ContentLength; 0 < n && n <= shortBody && !e.expects && len(e.trailers) == 0 {
-		all, whole := e.body.ReadOnce()
+		all, whole := e.readOnce(a)
 		if whole && int64(len(all)) == n {
 			req.Content = all
 			return nil
 		}
 		if fault := e.body.Err(); fault != nil && fault != io.EOF {
-			if e.r.Context().Err() != nil {
+			switch {
+			case errors.Is(a.flow.cause(), errNodeStops):
+				return notNow("this node is shutting down", time.Second)
+			case e.r.Context().Err() != nil:
 				return e.gone()
 			}
 			return clientFault(fault)
@@ -232,6 +236,28 @@ func (e *exchange) attachBody(req *upstream.Request, a *attempt) error {
 	return nil
 }
 
+// readOnce is hop.Body's, ended when the node stops waiting for its requests. When
+// the owner's session ends the body may still go elsewhere.
+func (e *exchange) readOnce(a *attempt) (all []byte, whole bool) {
+	e.setReading(true)
+	defer e.setReading(false) // and waits for what follows, if that is under way
+	stop := a.flow.AfterFunc(func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		if e.reading && errors.Is(a.flow.cause(), errNodeStops) {
+			_ = e.rc.SetReadDeadline(longAgo)
+		}
+	})
+	defer stop()
+	return e.body.ReadOnce()
+}
+
+func (e *exchange) setReading(reading bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.reading = reading
+}
+
 // inform passes an informational answer on, unless there have been too many.
 func (a *attempt) inform(e *exchange, status int, header upstream.Header) error {
 	if a.informed++; a.informed > e.x.p.opts.Limits.Informational {
@@ -249,6 +275,9 @@ func (e *exchange) lost(a *attempt, err error) error {
 		failure = &upstream.Error{Connected: true, Sent: true}
 	}
 	e.sending = e.sending || e.body != nil && failure.Connected
+	if errors.Is(err, upstream.ErrTooLate) && !failure.Sent {
+		return errRouteOver
+	}
 	switch cause := a.flow.cause(); {
 	case e.r.Context().Err() != nil:
 		e.x.debug("the client left", &e.call, a.lease)

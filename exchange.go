@@ -56,6 +56,8 @@ type exchange struct {
 	mu    sync.Mutex
 	begun bool // the answer has begun
 	asked bool // the client's body has been read from
+	// reading: the request's own goroutine waits for the client's body.
+	reading bool
 }
 
 // prepare makes the request as the worker gets it. release must be called.

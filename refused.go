@@ -76,6 +76,9 @@ func (a *attempt) detail() string {
 	late := newStall(a.patience, func() { a.flow.cancel(errAnswerLate) })
 	late.watch()
 	for a.aheadErr == nil && len(a.ahead) <= maxDetail {
+		if !a.resp.Ready() {
+			a.flow.follow() // the client may leave meanwhile
+		}
 		var piece []byte
 		piece, a.aheadErr = a.resp.Next()
 		a.ahead = append(a.ahead, piece...)

@@ -37,7 +37,7 @@ func TestAFirstRequestAllocatesLittle(t *testing.T) {
 	})
 	require.NoError(t, err)
 	t.Logf("a first request allocates %.0f times", n)
-	require.LessOrEqual(t, n, 125.0)
+	require.LessOrEqual(t, n, 112.0)
 }
 
 // serveProbes answers every connection's first request with one challenge value. It
@@ -96,7 +96,7 @@ func TestAHeartbeatAllocatesLittleHoweverManyBeat(t *testing.T) {
 	require.NoError(t, err)
 	require.NotContains(t, string(buf), "degraded")
 	t.Logf("a heartbeat allocates %.0f times", n)
-	require.LessOrEqual(t, n, 190.0)
+	require.LessOrEqual(t, n, 195.0)
 	for i := range 300 {
 		client := fmt.Sprint("other-", i)
 		f.register(&fake{addr: fmt.Sprintf("192.0.2.1:%d", i+1)}, client, anywhere, func(r *store.Registration) {
@@ -104,6 +104,6 @@ func TestAHeartbeatAllocatesLittleHoweverManyBeat(t *testing.T) {
 			r.Instances = map[string][]string{counters_: {client}}
 		})
 	}
-	require.InDelta(t, n, testing.AllocsPerRun(300, beat), 3)
+	require.InDelta(t, n, testing.AllocsPerRun(300, beat), 10)
 	require.NoError(t, err)
 }
