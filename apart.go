@@ -28,10 +28,11 @@ type detached struct {
 	// What is given back in the end.
 	site    netip.Prefix
 	counted instance
-	// name is for the log.
-	name instance
-	kind requestKind
-	seen *observed // nil if nobody wants to know
+	// name is for the log, spans are what is traced.
+	name  instance
+	spans spans
+	kind  requestKind
+	seen  *observed // nil if nobody wants to know
 }
 
 // endless reports whether a stream may outlive its request.
@@ -46,6 +47,7 @@ func (d *detached) outlive(e *exchange, a *attempt) {
 	d.x, d.name, d.kind = e.x, e.call.instance, e.kind
 	d.seen, e.seen = e.seen.outlive(e), nil
 	e.x.p.leases.replace(&a.flow, &d.flow)
+	d.spans = e.trail.outlive(a)
 	d.resp = a.resp.Shed(&d.flow)
 }
 
@@ -61,6 +63,7 @@ func (d *detached) begin(site netip.Prefix, counted instance) {
 func (d *detached) leave() {
 	d.resp.Close()
 	d.flow.close()
+	d.spans.end()
 	d.x.p.limiter.leaveID(d.counted)
 	d.x.p.limiter.leave(d.site)
 	d.x.p.counters.proxying.add(d.kind, -1)

@@ -41,6 +41,7 @@ type attempt struct {
 	patience time.Duration
 	// informed is the number of informational answers so far.
 	informed int
+	leg      *leg // nil without a TracerProvider
 }
 
 // send sends the request to the owner, once, and waits for the answer's header.
@@ -52,15 +53,19 @@ func (e *exchange) send(rt route) (*attempt, error) {
 	e.x.p.leases.open(e.r.Context(), &a.flow, rt.lease)
 	a.late = e.x.lates.get(&a.flow, a.patience)
 	defer e.awaited(a)
+	a.leg = e.trail.attempt(e, rt)
 	err := e.request(a)
 	if err == nil && rt.over() {
-		err = errRouteOver // this process was stopped for long, most likely
+		err = errRouteOver // the body was long in coming, or this process was stopped
+		a.leg.failed(e, a, err)
 	}
 	if err == nil {
 		a.late.watch()
 		if a.resp, err = e.x.pool.Do(&a.flow, &a.req); err != nil {
+			a.leg.failed(e, a, err)
 			err = e.lost(a, err)
 		} else {
+			a.leg.answered(a.resp)
 			e.sending = e.sending || e.body != nil
 		}
 	}
@@ -134,6 +139,7 @@ func (a *attempt) close() {
 		a.resp.Close()
 	}
 	a.flow.close()
+	a.leg.end()
 }
 
 // request makes the one request that goes to the worker.
@@ -144,7 +150,7 @@ func (e *exchange) request(a *attempt) error {
 	}
 	fields := append(e.fields, wire.HeaderEpoch+": "...)
 	fields = append(strconv.AppendInt(fields, a.epoch, 10), "\r\n"...)
-	fields = appendField(fields, wire.HeaderAttestation, attestation)
+	fields = a.leg.inject(appendField(fields, wire.HeaderAttestation, attestation))
 	a.req = upstream.Request{
 		Origin: a.lease.origin,
 		Method: e.r.Method,
@@ -152,6 +158,7 @@ func (e *exchange) request(a *attempt) error {
 		Host:   e.r.Host,
 		Fields: fields,
 		Switch: e.upgrade,
+		Until:  a.until,
 		Inform: func(status int, header upstream.Header) error { return a.inform(e, status, header) },
 		// It may be sent twice, like any request of which a client lost the
 		// answer.
@@ -184,13 +191,16 @@ const shortBody = 16 << 10
 // attachBody has the client's body sent, with the client's length and trailers.
 func (e *exchange) attachBody(req *upstream.Request, a *attempt) error {
 	if n := e.r.ContentLength; 0 < n && n <= shortBody && !e.expects && len(e.trailers) == 0 {
-		all, whole := e.body.ReadOnce()
+		all, whole := e.readOnce(a)
 		if whole && int64(len(all)) == n {
 			req.Content = all
 			return nil
 		}
 		if fault := e.body.Err(); fault != nil && fault != io.EOF {
-			if e.r.Context().Err() != nil {
+			switch {
+			case errors.Is(a.flow.cause(), errNodeStops):
+				return notNow("this node is shutting down", time.Second)
+			case e.r.Context().Err() != nil:
 				return e.gone()
 			}
 			return clientFault(fault)
@@ -227,6 +237,28 @@ func (e *exchange) attachBody(req *upstream.Request, a *attempt) error {
 	return nil
 }
 
+// readOnce is hop.Body's, ended when the node stops waiting for its requests. When
+// the owner's session ends the body may still go elsewhere.
+func (e *exchange) readOnce(a *attempt) (all []byte, whole bool) {
+	e.setReading(true)
+	defer e.setReading(false) // and waits for what follows, if that is under way
+	stop := a.flow.AfterFunc(func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		if e.reading && errors.Is(a.flow.cause(), errNodeStops) {
+			_ = e.rc.SetReadDeadline(longAgo)
+		}
+	})
+	defer stop()
+	return e.body.ReadOnce()
+}
+
+func (e *exchange) setReading(reading bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.reading = reading
+}
+
 // inform passes an informational answer on, unless there have been too many.
 func (a *attempt) inform(e *exchange, status int, header upstream.Header) error {
 	if a.informed++; a.informed > e.x.p.opts.Limits.Informational {
@@ -245,6 +277,9 @@ func (e *exchange) lost(a *attempt, err error) error {
 		failure = &upstream.Error{Connected: true, Sent: true}
 	}
 	e.sending = e.sending || e.body != nil && failure.Connected
+	if errors.Is(err, upstream.ErrTooLate) && !failure.Sent {
+		return errRouteOver
+	}
 	switch cause := a.flow.cause(); {
 	case e.r.Context().Err() != nil:
 		e.x.debug("the client left", &e.call, a.lease)

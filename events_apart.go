@@ -90,6 +90,7 @@ func (s *eventsApart) round() (over bool) {
 
 // finish ends the answer. It is apart from round for the sake of that one's stack.
 func (s *eventsApart) finish(err error) {
+	s.spans.cut(&s.flow, err)
 	switch {
 	case err == nil:
 		h := http.Header{}

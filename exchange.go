@@ -28,11 +28,12 @@ var longAgo = time.Unix(1, 0)
 // exchange is one request on its way to a worker, or to two when the first
 // refuses the id, and the answer on its way back.
 type exchange struct {
-	x    *proxy
-	w    http.ResponseWriter
-	rc   http.ResponseController
-	r    *http.Request
-	call call
+	x     *proxy
+	w     http.ResponseWriter
+	rc    http.ResponseController
+	r     *http.Request
+	call  call
+	trail *trail // nil without a TracerProvider
 
 	uri      string      // what is asked for, raw: path and query
 	fields   []byte      // for the worker, but for what each attempt adds
@@ -59,11 +60,13 @@ type exchange struct {
 	mu    sync.Mutex
 	begun bool // the answer has begun
 	asked bool // the client's body has been read from
+	// reading: the request's own goroutine waits for the client's body.
+	reading bool
 }
 
 // prepare makes the request as the worker gets it. release must be called.
 func (e *exchange) prepare(v *visit) {
-	r, who := e.r, e.call.who
+	r, who := e.trail.strip(e.r), e.call.who
 	e.uri, e.upgrade = v.path, wantsWebSocket(r)
 	e.buffer = fieldBuffers.Get().(*[]byte) // see New
 	e.fields = e.x.proxies().appendFields((*e.buffer)[:0], r, v.peer, who)
@@ -201,6 +204,7 @@ func (e *exchange) refuse(err error) {
 	e.seen.refused(err)
 	e.x.refuse(e.w, e.r, e.call.namespace, err)
 	e.finish(true)
+	e.trail.refused(err)
 }
 
 // release gives back what the exchange has had of the node's limits.

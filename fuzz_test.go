@@ -320,7 +320,7 @@ func FuzzWorkersDetail(f *testing.F) {
 		}})
 		resp, err := pool.Do(t.Context(), &upstream.Request{Method: "GET", Target: "/", Host: "w"})
 		require.NoError(t, err)
-		a := &attempt{patience: time.Minute, resp: resp}
+		a := &attempt{flow: flow{Context: t.Context()}, patience: time.Minute, resp: resp}
 		defer resp.Close()
 		detail := a.detail()
 		require.NoError(t, a.fault)

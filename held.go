@@ -42,7 +42,9 @@ func (e *exchange) hold(out *outcome) (next route, again bool) {
 	} else {
 		out.close()
 	}
+	e.trail.waits()
 	next, err := e.held.wait(ctx, e.tried, idle)
+	e.trail.waited(err)
 	switch {
 	case err == nil, errors.Is(err, errHoldOver):
 		return next, true

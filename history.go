@@ -131,6 +131,7 @@ func (p *placer) tellPlacement(a *ask, res *store.Result) {
 		p.counters.placed.add(causeOf(res.Why), 1)
 	}
 	moved := res.Outcome == store.Placed && res.Why.Cause != store.New
+	p.hooks.placed(a, res, p.leases.clientOf)
 	if !moved && !res.Begun {
 		return
 	}

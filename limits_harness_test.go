@@ -30,16 +30,21 @@ type limited struct {
 // inLimits runs f on a node with these limits, all of whose ids are the worker's.
 func inLimits(t *testing.T, limits Limits, handler func(*hit), f func(t *testing.T, b *limited)) {
 	t.Helper()
-	inLimitsWith(t, Options{Limits: limits}, handler, f)
+	inBubble(t, Options{Limits: limits}, handler, f)
 }
 
-// inLimitsWith is inLimits with further options.
-func inLimitsWith(t *testing.T, opts Options, handler func(*hit), f func(t *testing.T, b *limited)) {
+// inLimitsBothWays is inLimits on a node that keeps streams with their requests, and
+// then on one that detaches them.
+func inLimitsBothWays(t *testing.T, limits Limits, handler func(*hit), f func(t *testing.T, b *limited)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
-		b := newLimited(t, opts, handler)
-		f(t, b)
-	})
+	for _, detach := range []bool{false, true} {
+		inBubble(t, Options{Limits: limits, DetachStreams: detach}, handler, f)
+	}
+}
+
+func inBubble(t *testing.T, opts Options, handler func(*hit), f func(t *testing.T, b *limited)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) { f(t, newLimited(t, opts, handler)) })
 }
 
 func newLimited(t *testing.T, opts Options, handler func(*hit)) *limited {

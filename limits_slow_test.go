@@ -119,7 +119,7 @@ func TestWhatIsRefusedDoesNotWaitForItsBody(t *testing.T) {
 
 func TestSilentStreamsLiveOn(t *testing.T) {
 	t.Parallel()
-	inLimits(t, Limits{}, func(h *hit) {
+	inLimitsBothWays(t, Limits{}, func(h *hit) {
 		if h.target == "/counters/ws" {
 			h.echo()
 			return
@@ -142,7 +142,7 @@ func TestSilentStreamsLiveOn(t *testing.T) {
 
 func TestAnAnswerOrASocketMayBeBoundInItsSilence(t *testing.T) {
 	t.Parallel()
-	inLimits(t, Limits{Silence: time.Minute}, or(func(h *hit) {
+	inLimitsBothWays(t, Limits{Silence: time.Minute}, or(func(h *hit) {
 		if h.target == "/counters/ws" {
 			h.echo()
 			return
@@ -174,7 +174,7 @@ func TestAnAnswerOrASocketMayBeBoundInItsSilence(t *testing.T) {
 func TestATunnelWhoseReaderStopsIsCut(t *testing.T) {
 	t.Parallel()
 	for _, reader := range []string{"client", "worker"} {
-		inLimits(t, Limits{}, or(func(h *hit) {
+		inLimitsBothWays(t, Limits{}, or(func(h *hit) {
 			h.accept()
 			h.last = true
 			if reader == "worker" {

@@ -62,7 +62,7 @@ func TestEachLimitThatARequestReachesIsCounted(t *testing.T) {
 	} {
 		registry := prometheus.NewPedanticRegistry()
 		c.opts.Metrics = registry
-		inLimitsWith(t, c.opts, c.worker, func(t *testing.T, b *limited) {
+		inBubble(t, c.opts, c.worker, func(t *testing.T, b *limited) {
 			seen := watch(t, registry)
 			c.do(b)
 			synctest.Wait()

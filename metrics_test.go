@@ -231,7 +231,7 @@ func TestCutsByLimitsAreCounted(t *testing.T) {
 	inLimitsMetered := func(limits Limits, handler func(*hit), f func(b *limited, seen *watched)) {
 		for _, detached := range []bool{false, true} {
 			registry := prometheus.NewPedanticRegistry()
-			inLimitsWith(t, Options{Limits: limits, Metrics: registry, DetachStreams: detached}, or(handler), func(t *testing.T, b *limited) {
+			inBubble(t, Options{Limits: limits, Metrics: registry, DetachStreams: detached}, or(handler), func(t *testing.T, b *limited) {
 				f(b, watch(t, registry))
 			})
 		}

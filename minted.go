@@ -35,8 +35,11 @@ type onBehalf struct {
 }
 
 type mintedToken struct {
-	text    string
-	account *attest.Account // keeps the pointers from being another's
+	text string
+	// These keep the pointers from being another's. The account itself is part of
+	// its request, which must not live on.
+	scopes []string
+	claims map[string]any
 }
 
 func behalfOf(claims *attest.Claims) onBehalf {
@@ -70,6 +73,10 @@ func (s *lease) attestation(claims attest.Claims, now time.Time) (string, error)
 	if m.tokens == nil {
 		m.tokens = map[onBehalf]mintedToken{}
 	}
-	m.tokens[by] = mintedToken{text: text, account: claims.Account}
+	token := mintedToken{text: text}
+	if a := claims.Account; a != nil {
+		token.scopes, token.claims = a.Scopes, a.Claims
+	}
+	m.tokens[by] = token
 	return text, nil
 }

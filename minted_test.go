@@ -2,8 +2,10 @@ package pinboard
 
 import (
 	"fmt"
+	"runtime"
 	"testing"
 	"time"
+	"weak"
 
 	"github.com/stretchr/testify/require"
 
@@ -76,4 +78,19 @@ func TestAttestationsAreKeptInBounds(t *testing.T) {
 	require.Len(t, s.minted.tokens, 1)
 	_, err = (&lease{}).attestation(attest.Claims{}, now)
 	require.Error(t, err, "an empty secret")
+}
+
+// A request's account is part of it, and with it go its body and its connection.
+func TestAnAttestationKeepsNoRequest(t *testing.T) {
+	t.Parallel()
+	s, e := mintingLease("s"), &exchange{}
+	e.call.account = attest.Account{Subject: "ann", Scopes: []string{"chat"}, Claims: map[string]any{"a": "b"}}
+	_, err := s.attestation(attest.Claims{Account: &e.call.account}, time.Now())
+	require.NoError(t, err)
+	left := weak.Make(e)
+	require.NotNil(t, left.Value())
+	runtime.KeepAlive(e)
+	runtime.GC()
+	require.Nil(t, left.Value())
+	require.Len(t, s.minted.tokens, 1)
 }

@@ -157,10 +157,10 @@ func (e *exchange) streams() {
 // lookUp looks the id up.
 func (e *exchange) lookUp(a ask) (route, error) {
 	if e.seen == nil {
-		return e.x.p.placer.resolve(e.r.Context(), a)
+		return e.resolve(a)
 	}
 	began := time.Now()
-	rt, err := e.x.p.placer.resolve(e.r.Context(), a)
+	rt, err := e.resolve(a)
 	e.seen.lookedUp, e.seen.resolving = true, e.seen.resolving+time.Since(began)
 	return rt, err
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/rueidis"
+	"go.opentelemetry.io/otel/trace"
 	"go.uber.org/zap"
 
 	"github.com/pinboard-go/pinboard/internal/store"
@@ -48,6 +49,19 @@ type Options struct {
 
 	// Affinity says which worker a new id prefers (protocol §9).
 	Affinity Affinity
+
+	// Hooks are told what happens to ids and workers. Default: nobody is told.
+	Hooks Hooks
+
+	// TracerProvider makes the spans that docs/tracing.md tells of, and has workers
+	// get the trace context (W3C traceparent) of theirs. With noop.NewTracerProvider()
+	// there are none, and what clients say of traces passes untouched, as it does while
+	// there is no provider. Default: the process's, otel.GetTracerProvider(), once
+	// somebody has set it.
+	TracerProvider trace.TracerProvider
+	// TraceIDs has spans tell which id they are about, which may be the name of a
+	// person. Default false.
+	TraceIDs bool
 
 	// TrustedProxies are the addresses of proxies in front of pinboard, whose
 	// X-Forwarded-For, -Proto and -Host headers are believed. Default: none.
@@ -195,6 +209,9 @@ func (o Options) withDefaults() Options {
 	if o.Affinity.Key == nil {
 		o.Affinity.Key = clientAddress
 	}
+	if o.Hooks.Queue == 0 {
+		o.Hooks.Queue = standardHookQueue
+	}
 	if o.ReplayBuffer == 0 {
 		o.ReplayBuffer = 64 << 10
 	}
@@ -250,6 +267,9 @@ func (o *Options) validate() error {
 	}
 	if o.ReplayBuffer < 0 || o.ReplayBuffer > maxReplay {
 		fault("ReplayBuffer is %d, must be from 0 to %d bytes", o.ReplayBuffer, maxReplay)
+	}
+	if o.Hooks.Queue < 1 || o.Hooks.Queue > maxHookQueue {
+		fault("Hooks.Queue is %d, must be from 1 to %d", o.Hooks.Queue, maxHookQueue)
 	}
 	if o.PlacementHold < 0 || o.PlacementHold > maxHold {
 		fault("PlacementHold is %v, must be from 0 to %v", o.PlacementHold, maxHold)

@@ -36,6 +36,7 @@ func TestZeroOptionsMeanTheirDefaults(t *testing.T) {
 	require.Equal(t, 1000, p.opts.MaxHeld)
 	require.Equal(t, 100, p.opts.MaxHeldPerID)
 	require.Equal(t, 10, Options{MaxHeld: 10}.withDefaults().MaxHeldPerID)
+	require.Equal(t, 1024, p.opts.Hooks.Queue)
 	require.NotNil(t, p.opts.Logger)
 	require.NoError(t, p.Close())
 	require.NoError(t, p.Close())
@@ -79,6 +80,7 @@ func TestAWrongOptionIsAnErrorThatNamesIt(t *testing.T) {
 			func(o *Options) { o.MaxHeldPerID = 1001 },
 			func(o *Options) { o.MaxHeld, o.MaxHeldPerID = 10, 11 },
 		},
+		"Hooks.Queue":  {func(o *Options) { o.Hooks.Queue = -1 }, func(o *Options) { o.Hooks.Queue = 1_000_001 }},
 		"ReplayBuffer": {func(o *Options) { o.ReplayBuffer = -1 }, func(o *Options) { o.ReplayBuffer = 16<<20 + 1 }},
 	} {
 		for i, change := range changes {

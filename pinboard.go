@@ -34,6 +34,7 @@
 //	registry.go   what workers call; operators.go what operators call
 //	history.go    what is kept of what happens; fleet.go, listing.go,
 //	              stats.go and events.go show it
+//	hooks.go      what the host is told of; hookfeed.go of the fleet's workers
 package pinboard
 
 import (
@@ -65,6 +66,8 @@ type Pinboard struct {
 	pings    singleflight.Group
 	pace     *pace
 	events   *history
+	hooks    *hooks // nil without any
+	traces   *traces
 
 	counters   counters
 	metrics    *metrics   // nil for none
@@ -101,6 +104,9 @@ func New(opts Options) (*Pinboard, error) {
 	p.limiter = newLimiter(opts.Limits)
 	p.limiter.reached = &p.counters.limits
 	p.pace = newPace(p.store, &p.opts)
+	p.hooks = newHooks(opts.Hooks, p.store, p.log)
+	p.placer.hooks = p.hooks
+	p.traces = newTraces(&p.opts)
 	transport := newTransport(opts.Transport, &opts.Limits)
 	p.proxy = newProxy(p, transport)
 	p.probe = newProber(transport)
@@ -154,7 +160,11 @@ func (p *Pinboard) run(ctx context.Context) {
 	group.Go(func() { p.leases.watch(ctx) })
 	group.Go(func() { p.sweep(ctx) })
 	group.Go(func() { p.pace.run(ctx) })
-	group.Go(func() { p.events.run(ctx) })
+	group.Go(func() {
+		p.hooks.begin(ctx)
+		group.Go(func() { p.hooks.follow(ctx) })
+		p.events.run(ctx)
+	})
 	group.Wait()
 }
 
@@ -173,8 +183,9 @@ func (p *Pinboard) Close() error {
 	return nil
 }
 
-// Shutdown is Close, and then waits until no request is left. When ctx ends
-// first, it cuts what is left and returns the context's error.
+// Shutdown is Close, and then waits until no request is left, and until Hooks were
+// told what they had to be. When ctx ends first, it cuts what is left, drops the calls
+// of Hooks that wait, and returns the context's error.
 func (p *Pinboard) Shutdown(ctx context.Context) error {
 	_ = p.Close()
 	err := p.background.wait(ctx)
@@ -182,6 +193,7 @@ func (p *Pinboard) Shutdown(ctx context.Context) error {
 		p.leases.cutAll()
 		err = errors.Join(err, p.background.wait(context.WithoutCancel(ctx)))
 	}
+	err = errors.Join(err, p.hooks.shutdown(ctx))
 	p.proxy.closeIdle()
 	p.metrics.unregister()
 	return err

@@ -32,6 +32,7 @@ type placer struct {
 	counters *counters
 	metrics  *metrics // nil for none
 	events   *history
+	hooks    *hooks
 	factor   float64
 	shards   int
 	lease    time.Duration

@@ -113,7 +113,7 @@ func (p *prober) ask(ctx context.Context, q probe) (from string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTime)
 	defer cancel()
 	b := &backend{rules: q.rules, pinned: q.pinned}
-	res, err := p.get(ctx, b, q.url, wire.PathChallenge+"?challenge="+url.QueryEscape(q.challenge), q.secret, nil)
+	res, err := p.get(ctx, b, q.url, wire.PathChallenge+"?challenge="+url.QueryEscape(q.challenge), q.secret, legOf(ctx).inject(nil))
 	if err != nil {
 		return "", err
 	}

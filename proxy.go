@@ -82,11 +82,14 @@ func (x *proxy) serve(w http.ResponseWriter, r *http.Request, t target) {
 	}()
 	e := &exchange{x: x, w: w, r: r, seen: seen, rc: *http.NewResponseController(w)}
 	c := &e.call
+	e.trail = x.p.traces.enter()
 	err = x.admit(c, &v)
 	seen.asked(c.instance)
 	if err == nil {
 		c.counted, err = x.enterID(r.Context(), &c.ask)
 	}
+	e.trail.begin(&v, c, err)
+	defer e.trail.end()
 	switch {
 	case err == errPreflight:
 		seen.answered(http.StatusNoContent)

@@ -66,11 +66,15 @@ func TestOldClientsGetNoInformationalAnswer(t *testing.T) {
 
 func TestAStreamIsFlushedAsItComes(t *testing.T) { // C15
 	t.Parallel()
+	bothWays(t, testAStreamIsFlushedAsItComes)
+}
+
+func testAStreamIsFlushedAsItComes(t *testing.T, way func(*setup)) {
 	for _, kind := range []string{
 		"text/event-stream", "text/event-stream;charset=utf-8", "Text/Event-Stream", "application/x-ndjson", "",
 	} {
 		for _, proto := range []string{"HTTP/1.1", "HTTP/1.0"} {
-			f := newFront(t)
+			f := newFront(t, way)
 			step := make(chan struct{})
 			w := newFake(t, func(h *hit) {
 				h.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n")
@@ -134,8 +138,12 @@ func (u unwrapping) Unwrap() http.ResponseWriter { return u.ResponseWriter }
 
 func TestStreamsAndTunnelsOutliveTheHostsLimitsAndPlainAnswersDoNot(t *testing.T) { // C16
 	t.Parallel()
+	bothWays(t, testStreamsAndTunnelsOutliveTheHostsLimitsAndPlainAnswersDoNot)
+}
+
+func testStreamsAndTunnelsOutliveTheHostsLimitsAndPlainAnswersDoNot(t *testing.T, way func(*setup)) {
 	const limit = time.Second // in which a busy machine, too, gets to the answer
-	f := newFront(t, func(s *setup) {
+	f := newFront(t, way, func(s *setup) {
 		s.server.ReadTimeout, s.server.WriteTimeout = limit, limit
 		s.handler = func(h http.Handler) http.Handler {
 			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { h.ServeHTTP(unwrapping{w}, r) })

@@ -54,7 +54,7 @@ type setup struct {
 func newFront(t *testing.T, changes ...func(*setup)) *front {
 	t.Helper()
 	s := setup{opts: Options{
-		Passport: anyone{}, Store: MemoryStore(), LeaseTTL: time.Hour, DetachStreams: true,
+		Passport: anyone{}, Store: MemoryStore(), LeaseTTL: time.Hour,
 		Logger: zaptest.NewLogger(t, zaptest.Level(zap.InfoLevel)),
 	}}
 	for _, change := range changes {
@@ -93,6 +93,18 @@ func newFront(t *testing.T, changes ...func(*setup)) *front {
 		<-served
 	})
 	return f
+}
+
+// bothWays runs a test on fronts that keep streams with their requests, and on fronts
+// that detach them.
+func bothWays(t *testing.T, test func(t *testing.T, way func(*setup))) {
+	t.Helper()
+	for name, detach := range map[string]bool{"attached": false, "detached": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, func(s *setup) { s.opts.DetachStreams = detach })
+		})
+	}
 }
 
 // prime places something in each bucket of the test's namespaces, so that their

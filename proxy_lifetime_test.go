@@ -14,7 +14,11 @@ import (
 // When the owner's session ends, what is open to it is cut.
 func TestTheEndOfTheOwnersSessionCutsWhatIsOpen(t *testing.T) {
 	t.Parallel()
-	f := newFront(t)
+	bothWays(t, testTheEndOfTheOwnersSessionCutsWhatIsOpen)
+}
+
+func testTheEndOfTheOwnersSessionCutsWhatIsOpen(t *testing.T, way func(*setup)) {
+	f := newFront(t, way)
 	w := newFake(t, func(h *hit) {
 		switch h.target {
 		case "/counters/alice/sse":
@@ -68,7 +72,11 @@ func TestTheEndOfTheOwnersSessionCutsWhatIsOpen(t *testing.T) {
 
 func TestNeitherAReleaseNorASuccessorCutsWhatIsOpen(t *testing.T) {
 	t.Parallel()
-	f := newFront(t)
+	bothWays(t, testNeitherAReleaseNorASuccessorCutsWhatIsOpen)
+}
+
+func testNeitherAReleaseNorASuccessorCutsWhatIsOpen(t *testing.T, way func(*setup)) {
+	f := newFront(t, way)
 	step := make(chan struct{})
 	w := newFake(t, func(h *hit) {
 		if h.target != "/counters/alice/sse" {

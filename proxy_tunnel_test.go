@@ -45,7 +45,11 @@ func (c *client) expect(want string) {
 
 func TestAWebSocketKeepsItsHostOriginProtocolsAndExtensions(t *testing.T) { // C26
 	t.Parallel()
-	f := newFront(t)
+	bothWays(t, testAWebSocketKeepsItsHostOriginProtocolsAndExtensions)
+}
+
+func testAWebSocketKeepsItsHostOriginProtocolsAndExtensions(t *testing.T, way func(*setup)) {
+	f := newFront(t, way)
 	w := newFake(t, func(h *hit) { h.accept("pinned-x: 1", "Pinboard_Y: 2", "Keep-Alive: 3", "X-App: 4"); h.gone() })
 	s := f.register(w, "a")
 	c := f.ask(upgradeRequest("/counters/alice/ws?a=1;b"))
@@ -140,8 +144,12 @@ func TestAnUpgradeIsSeenHoweverItIsWritten(t *testing.T) { // C26
 
 func TestASwitchNobodyAskedForIsABadGateway(t *testing.T) {
 	t.Parallel()
+	bothWays(t, testASwitchNobodyAskedForIsABadGateway)
+}
+
+func testASwitchNobodyAskedForIsABadGateway(t *testing.T, way func(*setup)) {
 	for _, answer := range []string{"Connection: Upgrade\r\nUpgrade: websocket\r\n", "Connection: Upgrade\r\nUpgrade: h2c\r\n", ""} {
-		f := newFront(t)
+		f := newFront(t, way)
 		w := newFake(t, func(h *hit) { h.send("HTTP/1.1 101 Switching Protocols\r\n" + answer + "\r\nsmuggled"); h.gone() })
 		f.register(w, "a")
 		resp, body := f.get("/counters/alice")
@@ -158,7 +166,11 @@ func TestASwitchNobodyAskedForIsABadGateway(t *testing.T) {
 
 func TestARefusedUpgradePassesAsAPlainAnswer(t *testing.T) {
 	t.Parallel()
-	f := newFront(t)
+	bothWays(t, testARefusedUpgradePassesAsAPlainAnswer)
+}
+
+func testARefusedUpgradePassesAsAPlainAnswer(t *testing.T, way func(*setup)) {
+	f := newFront(t, way)
 	w := newFake(t, func(h *hit) { h.reply(403, "") })
 	f.register(w, "a")
 	c := f.ask(upgradeRequest("/counters/alice"))
@@ -171,7 +183,11 @@ func TestARefusedUpgradePassesAsAPlainAnswer(t *testing.T) {
 
 func TestATunnelLosesNothingThatCameEarlyAndPassesTheEndOfEachSide(t *testing.T) {
 	t.Parallel()
-	f := newFront(t)
+	bothWays(t, testATunnelLosesNothingThatCameEarlyAndPassesTheEndOfEachSide)
+}
+
+func testATunnelLosesNothingThatCameEarlyAndPassesTheEndOfEachSide(t *testing.T, way func(*setup)) {
+	f := newFront(t, way)
 	got := make(chan string, 1)
 	w := newFake(t, func(h *hit) {
 		h.send("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n" + "early word of the worker")
@@ -196,7 +212,11 @@ func TestATunnelLosesNothingThatCameEarlyAndPassesTheEndOfEachSide(t *testing.T)
 
 func TestATunnelEndsWithTheWorkersProcess(t *testing.T) {
 	t.Parallel()
-	f := newFront(t)
+	bothWays(t, testATunnelEndsWithTheWorkersProcess)
+}
+
+func testATunnelEndsWithTheWorkersProcess(t *testing.T, way func(*setup)) {
+	f := newFront(t, way)
 	w := newFake(t, (*hit).echo)
 	f.register(w, "a")
 	c := f.ask(upgradeRequest("/counters/alice"))
@@ -212,7 +232,11 @@ func TestATunnelEndsWithTheWorkersProcess(t *testing.T) {
 
 func TestATunnelEndsWithTheClientsReset(t *testing.T) {
 	t.Parallel()
-	f := newFront(t)
+	bothWays(t, testATunnelEndsWithTheClientsReset)
+}
+
+func testATunnelEndsWithTheClientsReset(t *testing.T, way func(*setup)) {
+	f := newFront(t, way)
 	ended := make(chan struct{})
 	w := newFake(t, func(h *hit) { h.accept(); h.gone(); close(ended) })
 	f.register(w, "a")
@@ -227,9 +251,13 @@ func TestATunnelEndsWithTheClientsReset(t *testing.T) {
 // finds nothing to wait for (C24).
 func TestClosingEndsStreamsAndSocketsAndKeepsTheDirectory(t *testing.T) {
 	t.Parallel()
+	bothWays(t, testClosingEndsStreamsAndSocketsAndKeepsTheDirectory)
+}
+
+func testClosingEndsStreamsAndSocketsAndKeepsTheDirectory(t *testing.T, way func(*setup)) {
 	const count = 50
 	const closing = "\x88\x82\x00\x00\x00\x00\x03\xf4" // the client's answer
-	f := newFront(t)
+	f := newFront(t, way)
 	w := newFake(t, func(h *hit) {
 		if h.header.Get("Upgrade") != "" {
 			h.accept()
@@ -275,7 +303,11 @@ func TestClosingEndsStreamsAndSocketsAndKeepsTheDirectory(t *testing.T) {
 
 func TestASocketIsClosedAtAFrameBoundaryOnly(t *testing.T) {
 	t.Parallel()
-	f := newFront(t)
+	bothWays(t, testASocketIsClosedAtAFrameBoundaryOnly)
+}
+
+func testASocketIsClosedAtAFrameBoundaryOnly(t *testing.T, way func(*setup)) {
+	f := newFront(t, way)
 	step := make(chan struct{})
 	w := newFake(t, func(h *hit) {
 		h.accept()
@@ -296,7 +328,11 @@ func TestASocketIsClosedAtAFrameBoundaryOnly(t *testing.T) {
 
 func TestASocketThatNeverReachesABoundaryIsCut(t *testing.T) {
 	t.Parallel()
-	f := newFront(t)
+	bothWays(t, testASocketThatNeverReachesABoundaryIsCut)
+}
+
+func testASocketThatNeverReachesABoundaryIsCut(t *testing.T, way func(*setup)) {
+	f := newFront(t, way)
 	w := newFake(t, func(h *hit) { h.accept(); h.send("\x81\x04ab"); h.gone() })
 	f.register(w, "a")
 	c := f.ask(upgradeRequest("/counters/alice"))
@@ -309,7 +345,11 @@ func TestASocketThatNeverReachesABoundaryIsCut(t *testing.T) {
 
 func TestASocketTheWorkerHasClosedIsNotClosedTwice(t *testing.T) {
 	t.Parallel()
-	f := newFront(t)
+	bothWays(t, testASocketTheWorkerHasClosedIsNotClosedTwice)
+}
+
+func testASocketTheWorkerHasClosedIsNotClosedTwice(t *testing.T, way func(*setup)) {
+	f := newFront(t, way)
 	w := newFake(t, func(h *hit) { h.accept(); h.send("\x88\x02\x03\xe8"); h.gone() })
 	f.register(w, "a")
 	c := f.ask(upgradeRequest("/counters/alice"))
@@ -322,7 +362,11 @@ func TestASocketTheWorkerHasClosedIsNotClosedTwice(t *testing.T) {
 
 func TestAStreamThatBeginsAfterCloseEndsToo(t *testing.T) {
 	t.Parallel()
-	f := newFront(t)
+	bothWays(t, testAStreamThatBeginsAfterCloseEndsToo)
+}
+
+func testAStreamThatBeginsAfterCloseEndsToo(t *testing.T, way func(*setup)) {
+	f := newFront(t, way)
 	step := make(chan struct{})
 	w := newFake(t, func(h *hit) {
 		<-step
@@ -381,6 +425,10 @@ func TestShutdownWaitsForPlainRequestsAndCutsThemInTheEnd(t *testing.T) {
 
 func TestWorkersBehindTLSAreServedTheSame(t *testing.T) {
 	t.Parallel()
+	bothWays(t, testWorkersBehindTLSAreServedTheSame)
+}
+
+func testWorkersBehindTLSAreServedTheSame(t *testing.T, way func(*setup)) {
 	got := make(chan string, 1)
 	w := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
@@ -403,7 +451,7 @@ func TestWorkersBehindTLSAreServedTheSame(t *testing.T) {
 		}
 	}))
 	t.Cleanup(w.Close)
-	f := newFront(t, func(s *setup) {
+	f := newFront(t, way, func(s *setup) {
 		s.opts.Transport = w.Client().Transport.(*http.Transport)
 	})
 	f.register(&fake{addr: "x"}, "a", func(r *store.Registration) { r.AdvertiseURL = w.URL + "/base" })

@@ -76,6 +76,9 @@ func (a *attempt) detail() string {
 	late := newStall(a.patience, func() { a.flow.cancel(errAnswerLate) })
 	late.watch()
 	for a.aheadErr == nil && len(a.ahead) <= maxDetail {
+		if !a.resp.Ready() {
+			a.flow.follow() // the client may leave meanwhile
+		}
 		var piece []byte
 		piece, a.aheadErr = a.resp.Next()
 		a.ahead = append(a.ahead, piece...)
@@ -182,7 +185,10 @@ func (e *exchange) free(refused *store.Refused, hostname string) {
 	inst := e.call.under(hostname)
 	e.x.p.placer.routes.drop(inst)
 	release := wire.Release{SessionID: refused.SessionID, Namespace: inst.namespace, ID: inst.id, Epoch: refused.Epoch}
-	if _, err := e.x.p.store.Release(ctx, []wire.Release{release}); err != nil {
+	releases := []wire.Release{release}
+	freed, err := e.x.p.store.Release(ctx, releases)
+	if err != nil {
 		e.x.p.log.Warn("a refused placement was not freed", zap.Error(err))
 	}
+	e.x.p.hooks.released(releases, freed, "refused", func(string) string { return refused.ClientID })
 }

@@ -202,7 +202,7 @@ func (g *registry) verify(ctx context.Context, reg *wire.Register, r store.Regis
 	if err := g.store.CheckRegister(checking, r); err != nil {
 		return "", conflict(err)
 	}
-	return g.probe.ask(ctx, probe{
+	return g.traces.ask(ctx, g.probe, probe{
 		url: reg.AdvertiseURL, secret: reg.Secret, challenge: reg.Challenge, challengeValue: reg.ChallengeValue,
 		rules: r.BackendHosts,
 	})

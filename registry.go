@@ -309,7 +309,7 @@ func (g *registry) check(ctx context.Context, who *passport.Identity, s *lease, 
 	end, _ := ctx.Deadline()
 	probing, cancel := context.WithDeadline(ctx, end.Add(-answerWithin/9))
 	defer cancel()
-	_, fault := g.probe.ask(probing, probe{
+	_, fault := g.traces.ask(probing, g.probe, probe{
 		url: s.AdvertiseURL, secret: s.Secret, challenge: beat.Challenge, challengeValue: beat.ChallengeValue,
 		rules: s.BackendHosts, pinned: s.BackendAddr,
 	})
@@ -375,6 +375,7 @@ func (g *registry) release(ctx context.Context, w http.ResponseWriter, c *regist
 		if released, err = g.store.Release(ctx, releases); err != nil {
 			return err
 		}
+		g.hooks.released(releases, released, "released", g.leases.clientOf)
 		g.placer.released(releases)
 		g.holds.freed(releases)
 	}

@@ -50,6 +50,7 @@ func (e *exchange) relay(a *attempt) (apart *detached) {
 	}
 	err := e.copyBody(a)
 	ended := a.flow.cause()
+	e.trail.pair(a).relayed(e, a, err)
 	a.close()
 	switch {
 	case err == nil:

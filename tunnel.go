@@ -61,6 +61,7 @@ func (e *exchange) switchProtocols(a *attempt) (apart *detached) {
 	t.early(head, early, pending(buffered))
 	t.run()
 	t.tell(e.x, e.seen)
+	e.trail.pair(a).tunnelled(t)
 	e.x.debug("a WebSocket ended", &e.call, a.lease)
 	return nil
 }
@@ -101,6 +102,7 @@ func (s *socketApart) start() {
 func (s *socketApart) ended() {
 	s.tunnel.tell(s.x, s.seen)
 	s.x.debug("a WebSocket ended", s.call(), s.flow.lease)
+	s.spans.tunnelled(&s.tunnel)
 	s.leave()
 }
 

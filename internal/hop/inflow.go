@@ -29,7 +29,7 @@ type Inflow struct {
 //
 //	Socket() *net.TCPConn
 //
-// which says that its Read is that of the socket.
+// which says that its Read and Write are those of the socket.
 func (in *Inflow) Init(conn net.Conn) {
 	in.conn, in.size = conn, -1
 	if in.raw = socket(conn); in.raw != nil {

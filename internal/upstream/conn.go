@@ -99,7 +99,9 @@ func (c *conn) abort() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.aborted = true
-	_ = c.SetDeadline(longAgo)
+	if c.SetDeadline(longAgo) != nil { // one of the host's that can't
+		_ = c.Close()
+	}
 }
 
 // readBy sets a deadline for reading, the zero time for none, unless the
@@ -290,7 +292,9 @@ func (w *watcher) start() {
 }
 
 func (w *watcher) stop() bool {
-	_ = w.c.SetReadDeadline(longAgo)
+	if w.c.SetReadDeadline(longAgo) != nil {
+		_ = w.c.Close() // else it would wait for the worker
+	}
 	<-w.done
 	return os.IsTimeout(w.err) && w.c.SetReadDeadline(time.Time{}) == nil
 }

@@ -99,6 +99,11 @@ func (p *Pool) Do(ctx context.Context, req *Request) (*Response, error) {
 			failure.Err, failure.NoConnection = err, true
 			return nil, failure.copy()
 		}
+		if req.tooLate() {
+			p.release(c, true)
+			failure.Err, failure.NoConnection = ErrTooLate, true
+			return nil, failure.copy()
+		}
 		failure.Connected = true
 		c.begin(reused)
 		r := newResponse()

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // Origin is where a worker is reached.
@@ -54,6 +55,9 @@ type Request struct {
 	Allowed func(netip.Addr) error
 	// Within, if not nil, returns the context to dial with.
 	Within func(context.Context) context.Context
+	// Until is when it is too late to begin sending, which is asked once there is
+	// a connection: the error is ErrTooLate then. The zero time is no limit.
+	Until time.Time
 
 	Method string
 	// Target is the raw path and query, below the Origin's base.
@@ -95,6 +99,13 @@ type Request struct {
 	// Header is good until it returns. An error ends the exchange.
 	Inform func(status int, header Header) error
 }
+
+// ErrTooLate is returned for a request that got a connection only after its Until.
+// Nothing was sent, at last.
+var ErrTooLate = errors.New("there was no connection for the request in time")
+
+// tooLate reports whether the request must not be sent any more.
+func (r *Request) tooLate() bool { return !r.Until.IsZero() && !time.Now().Before(r.Until) }
 
 // ErrMalformedRequest is returned for a request that would not be read as what
 // it is. Nothing was sent.

@@ -14,10 +14,10 @@ func (r *Response) Shed(ctx context.Context) *Response {
 	if r.upload != nil {
 		r.upload.stop()
 	}
-	r.stop() // if it is being aborted, reading fails
+	live := r.stop() // else it is being aborted, which shows at any time
 	body := &Response{
 		Status: r.Status, Length: r.Length, c: r.c, pool: r.pool, stop: afterFunc(ctx, r.c.onAbort),
-		framing: r.framing, state: r.state, left: r.left, keep: r.keep, heads: r.heads, line: r.line, scanned: r.scanned, err: r.err,
+		framing: r.framing, state: r.state, left: r.left, keep: r.keep && live, heads: r.heads, line: r.line, scanned: r.scanned, err: r.err,
 	}
 	r.c = nil
 	return body

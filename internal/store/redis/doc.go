@@ -92,7 +92,9 @@
 // read anew after a sixth of a lease. Its answer comes on the connection that
 // tells of the bucket's rows, which have its hash tag, and behind everything that
 // was told before: when it is there, all that the cache still holds was so when it
-// was asked for. That time is Known.AsOf.
+// was asked for. That time is Known.AsOf. An answer that another connection has
+// given, because a node of a cluster sent the client on, says nothing of the rows,
+// and is not taken.
 //
 // The commands are not marked as reading only, so that a client that sends such
 // ones to replicas sends these to the master.

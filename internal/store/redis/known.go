@@ -2,6 +2,7 @@ package redis
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -66,6 +67,9 @@ func (d *directory) Known(ctx context.Context, binding, id string) (store.Known,
 	}()
 	select {
 	case a := <-answers:
+		if a.err == nil {
+			line.answers.Store(true)
+		}
 		return a.known, a.err
 	case <-ctx.Done():
 		return store.Known{}, fmt.Errorf("redis known: %w", ctx.Err())
@@ -77,13 +81,20 @@ func (d *directory) Known(ctx context.Context, binding, id string) (store.Known,
 // to dial, whatever the context says.
 const maxLooks = 64
 
-// atHand is known without waiting: what the client's cache has.
+// atHand is known without waiting: what the client's cache has. One look in vain is
+// the last, until the line has answered somebody who waits: a client that has lost
+// its connection would begin to dial by the ended context each time, and fail all
+// who wait for that.
 func (d *directory) atHand(l *line, id string) (store.Known, error) {
 	defer d.lines.looks.Add(-1)
-	if d.lines.looks.Add(1) > maxLooks {
+	if d.lines.looks.Add(1) > maxLooks || !l.answers.Load() {
 		return store.Known{}, fmt.Errorf("redis known: %w", ended.Err())
 	}
-	return d.known(ended, l, id)
+	known, err := d.known(ended, l, id)
+	if err != nil {
+		l.answers.Store(false)
+	}
+	return known, err
 }
 
 func (d *directory) known(ctx context.Context, l *line, id string) (store.Known, error) {
@@ -113,17 +124,25 @@ func (d *directory) known(ctx context.Context, l *line, id string) (store.Known,
 // connection that tells of the bucket's rows was asked and then answered.
 func (d *directory) generation(ctx context.Context, l *line) (string, time.Time, error) {
 	every := time.Duration(d.lease) * time.Millisecond / confirmations
+	question := l.question(d.client)
 	asked := time.Now()
-	res := d.cached(ctx, l.question(d.client), every)
+	res := d.cached(ctx, question, every)
 	text, err := res.ToString()
-	if err != nil {
+	switch {
+	case err != nil:
 		return "", time.Time{}, failed("known", err).err
+	case res.IsCacheHit():
+		return text, l.lastHeard(asked.Add(-2 * every)), nil
 	}
-	if !res.IsCacheHit() {
-		return text, l.heard(asked), nil
+	// A client of a cluster may have been sent on, and have asked another
+	// connection than the one that it looks for the rows on.
+	if look := d.cached(ended, question, every); !look.IsCacheHit() {
+		return "", time.Time{}, failed("known", errSentOn).err
 	}
-	return text, l.lastHeard(asked.Add(-2 * every)), nil
+	return text, l.heard(asked), nil
 }
+
+var errSentOn = errors.New("what has answered is not what tells of the rows")
 
 // maxGeneration is more than a generation has digits.
 const maxGeneration = 32
@@ -169,6 +188,9 @@ func (l *lines) of(k keys, binding, id string) *line {
 // line is the connection that tells of a bucket's changes.
 type line struct {
 	bucket bucketKeys
+	// answers: a question was answered that somebody waited for, and no look was in
+	// vain since.
+	answers atomic.Bool
 
 	mu sync.Mutex
 	// asked is when Redis was asked for the generation, to which it answered

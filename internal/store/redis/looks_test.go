@@ -1,0 +1,98 @@
+package redis
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/pinboard-go/pinboard/internal/redistest"
+)
+
+// The client dials for whoever asks first, and all others wait for that: one that
+// would not wait must not be the first, time and again.
+func TestALookDoesNotKeepTheClientFromDialling(t *testing.T) {
+	t.Parallel()
+	own := redistest.New(t, redistest.Options{})
+	admin := own.Client(t)
+	var hopeless atomic.Int64
+	option := own.ClientOption()
+	dial := option.DialCtxFn
+	option.DialCtxFn = func(ctx context.Context, to string, d *net.Dialer, c *tls.Config) (net.Conn, error) {
+		if ctx.Err() != nil {
+			hopeless.Add(1)
+		}
+		return dial(ctx, to, d, c)
+	}
+	d := openOn(redistest.NewClient(t, option), time.Hour)
+	session, _ := d.placed(t, "x")
+	look := func() bool {
+		known, err := d.Known(ended, "/counters", "x")
+		return err == nil && known.SessionID == session
+	}
+	for range int64(3) {
+		_, err := d.Known(t.Context(), "/counters", "x")
+		require.NoError(t, err)
+		require.True(t, look(), "what is at hand is found again")
+		before := hopeless.Load()
+		kill := admin.B().Arbitrary("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes").Build()
+		require.NoError(t, admin.Do(t.Context(), kill).Error())
+		until(t, func() bool { return !look() })
+		for range 100 {
+			require.False(t, look())
+		}
+		require.LessOrEqual(t, hopeless.Load()-before, int64(1))
+	}
+}
+
+// sentOn is a client of a cluster whose node sends questions on to another one, as
+// a master that has become a replica, but goes on telling of what it has.
+type sentOn struct {
+	rueidis.Client
+	to   rueidis.Client
+	does atomic.Bool
+}
+
+func (c *sentOn) DoCache(ctx context.Context, cmd rueidis.Cacheable, ttl time.Duration) rueidis.RedisResult {
+	if c.does.Load() && ctx.Err() == nil && cmd.Commands()[0] == "GETRANGE" {
+		return c.to.DoCache(ctx, cmd, ttl)
+	}
+	return c.Client.DoCache(ctx, cmd, ttl)
+}
+
+// A row is as old as what tells of it, not as what answers in its place.
+func TestAnAnswerFromElsewhereMakesNothingLookYoung(t *testing.T) {
+	t.Parallel()
+	own := redistest.New(t, redistest.Options{})
+	writer := openOn(own.Client(t), time.Hour)
+	silent, gate := behindGate(t, own)
+	client := &sentOn{Client: silent, to: own.Client(t)}
+	d := openAs(client, writer.keys.prefix, time.Second)
+	session, epochs := writer.placed(t, "x")
+	until(t, func() bool {
+		known, err := d.Known(t.Context(), "/counters", "x")
+		return err == nil && known.SessionID == session
+	})
+	gate.shut()
+	writer.move(t, session, "x")
+	moved := time.Now()
+	client.does.Store(true)
+	unknown := 0
+	until(t, func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		known, err := d.Known(ctx, "/counters", "x")
+		if err != nil {
+			unknown++
+		} else {
+			require.Equal(t, epochs[0], known.Epoch)
+			require.True(t, known.AsOf.Before(moved))
+		}
+		return unknown == 5
+	})
+}

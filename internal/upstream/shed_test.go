@@ -1,0 +1,98 @@
+package upstream
+
+import (
+	"context"
+	"io"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// An answer that has shed its head goes on where it was, is cancelled by its new
+// context only, and gives its connection back.
+func TestAnAnswerThatHasShedItsHeadGoesOn(t *testing.T) {
+	t.Parallel()
+	onEveryWire(t, func(t *testing.T, start func(*testing.T, func(*peer)) *worker) {
+		step := make(chan struct{})
+		w := start(t, func(p *peer) {
+			for head := p.head(); head != ""; head = p.head() {
+				_, _, _ = p.body(head)
+				p.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\none\r\n")
+				<-step
+				p.send("3\r\ntwo\r\n")
+				<-step
+				p.send("0\r\nX-Sum: 1\r\n\r\n")
+			}
+		})
+		pool := w.pool()
+		for _, req := range []*Request{w.request("GET", "/"), w.post("/", "body")} {
+			first, forget := context.WithCancel(t.Context())
+			resp, err := pool.Do(first, req)
+			require.NoError(t, err)
+			require.True(t, resp.Sent())
+			next, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			body := resp.Shed(next)
+			resp.Close()
+			forget()
+			for _, want := range []string{"one", "two"} {
+				body.Await()
+				piece, err := body.Next()
+				require.NoError(t, err)
+				require.Equal(t, want, string(piece))
+				step <- struct{}{}
+			}
+			body.Await()
+			_, err = body.Next()
+			require.Equal(t, io.EOF, err)
+			require.Equal(t, Header{{"X-Sum", "1"}}, body.Trailer)
+			body.Close()
+			requireIdle(t, pool, 1)
+		}
+
+		resp, err := pool.Do(t.Context(), w.request("GET", "/"))
+		require.NoError(t, err)
+		next, cancel := context.WithCancel(t.Context())
+		body := resp.Shed(next)
+		_, err = body.Next()
+		require.NoError(t, err)
+		cancel()
+		body.Await()
+		_, err = body.Next()
+		require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+		body.Close()
+		close(step)
+	})
+}
+
+// ending is a context that has ended, of which nobody has been told yet.
+type ending struct {
+	context.Context
+	tell func()
+}
+
+func (e *ending) AfterFunc(tell func()) (stop func() bool) {
+	e.tell = tell
+	return func() bool { return false }
+}
+
+// The abort that is under way would hit whoever has the connection next.
+func TestAConnectionThatIsBeingAbortedIsNotKeptForWhatWasShed(t *testing.T) {
+	t.Parallel()
+	w := newTCPWorker(t, echo)
+	pool := w.pool()
+	first := &ending{Context: t.Context()}
+	resp, err := pool.Do(first, w.request("GET", "/"))
+	require.NoError(t, err)
+	body := resp.Shed(t.Context())
+	for err == nil {
+		_, err = body.Next()
+	}
+	require.Equal(t, io.EOF, err)
+	body.Close()
+	requireIdle(t, pool, 0)
+	first.tell()
+	_, err = do(t.Context(), pool, w.request("GET", "/"))
+	require.NoError(t, err)
+}
