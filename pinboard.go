@@ -133,7 +133,12 @@ func (p *Pinboard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer p.background.leave()
-	defer p.boundEnd(w, r)
+	var apart *detached
+	defer func() {
+		if apart == nil { // else it would be a bound for the age of the stream
+			p.boundEnd(w, r)
+		}
+	}()
 	err := p.limiter.checkTarget(r)
 	var t target
 	if err == nil {
@@ -150,7 +155,7 @@ func (p *Pinboard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case t.path == "/healthz":
 		p.serveHealthz(w, r)
 	default:
-		p.proxy.serve(w, r, t)
+		apart = p.proxy.serve(w, r, t)
 	}
 }
 

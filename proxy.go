@@ -58,10 +58,11 @@ type visit struct {
 }
 
 // serve answers one request of the data plane. It panics with
-// http.ErrAbortHandler to cut an answer short that has begun.
-func (x *proxy) serve(w http.ResponseWriter, r *http.Request, t target) {
+// http.ErrAbortHandler to cut an answer short that has begun. What it returns is set
+// if the request goes on, and counts, without its handler: the connection is not the
+// server's any more then.
+func (x *proxy) serve(w http.ResponseWriter, r *http.Request, t target) (apart *detached) {
 	seen := x.p.observe(r)
-	var apart *detached // set if the request goes on, and counts, without its handler
 	defer func() {
 		if apart == nil {
 			seen.end()
@@ -73,7 +74,7 @@ func (x *proxy) serve(w http.ResponseWriter, r *http.Request, t target) {
 	if err != nil {
 		seen.refused(err)
 		x.p.turnAway(w, r, err)
-		return
+		return nil
 	}
 	defer func() {
 		if apart == nil {
@@ -94,11 +95,11 @@ func (x *proxy) serve(w http.ResponseWriter, r *http.Request, t target) {
 	case err == errPreflight:
 		seen.answered(http.StatusNoContent)
 		allowPreflight(w, r)
-		return
+		return nil
 	case err != nil:
 		seen.refused(err)
 		x.turnAway(w, r, c.namespace, err)
-		return
+		return nil
 	}
 	defer func() {
 		if apart == nil {
@@ -110,6 +111,7 @@ func (x *proxy) serve(w http.ResponseWriter, r *http.Request, t target) {
 	if apart = e.run(); apart != nil {
 		apart.begin(site, c.counted)
 	}
+	return apart
 }
 
 func (x *proxy) proxies() proxies { return x.p.opts.TrustedProxies }
