@@ -59,16 +59,27 @@ func (d *detached) begin(site netip.Prefix, counted instance) {
 	d.start()
 }
 
-// leave is for when the stream has ended.
+// leave is for when the stream has ended. What it calls of the host's, loggers and
+// spans, comes after what is given back, and may fail.
 func (d *detached) leave() {
+	defer d.x.p.background.leave()
 	d.resp.Close()
 	d.flow.close()
-	d.spans.end()
 	d.x.p.limiter.leaveID(d.counted)
 	d.x.p.limiter.leave(d.site)
 	d.x.p.counters.proxying.add(d.kind, -1)
-	d.seen.end()
-	d.x.p.background.leave()
+	d.contain(d.spans.end)
+	d.contain(d.seen.end)
+}
+
+// contain calls what may panic.
+func (d *detached) contain(f func()) {
+	defer func() {
+		if fault := recover(); fault != nil {
+			d.broken(fault)
+		}
+	}()
+	f()
 }
 
 // call is for the log.
@@ -77,6 +88,7 @@ func (d *detached) call() *call { return &call{ask: ask{instance: d.name}} }
 // broken tells of a fault of ours. It must not end the whole node, as it would not
 // on a goroutine of the server's.
 func (d *detached) broken(fault any) {
+	defer func() { _ = recover() }() // of the log, which may be what failed
 	d.x.p.log.Error("a stream failed", zap.Any("fault", fault), zap.ByteString("stack", debug.Stack()))
 }
 

@@ -101,8 +101,8 @@ func (s *socketApart) start() {
 // ended is called when the tunnel has ended.
 func (s *socketApart) ended() {
 	s.tunnel.tell(s.x, s.seen)
-	s.x.debug("a WebSocket ended", s.call(), s.flow.lease)
-	s.spans.tunnelled(&s.tunnel)
+	s.contain(func() { s.x.debug("a WebSocket ended", s.call(), s.flow.lease) })
+	s.contain(func() { s.spans.tunnelled(&s.tunnel) })
 	s.leave()
 }
 
