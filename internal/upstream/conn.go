@@ -115,8 +115,14 @@ func (c *conn) readBy(t time.Time) {
 }
 
 // rawConn is the connection as a caller may have it for good: the very one that
-// was dialled, or TLS on it.
+// was dialled, or TLS on it. It has no deadline left of what was written, unless the
+// exchange was aborted.
 func (c *conn) rawConn() net.Conn {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.pause > 0 && !c.aborted {
+		_ = c.SetWriteDeadline(time.Time{})
+	}
 	if c.Conn == net.Conn(c.wire) {
 		return c.wire.Conn
 	}
