@@ -53,12 +53,11 @@ type Options struct {
 	// Hooks are told what happens to ids and workers. Default: nobody is told.
 	Hooks Hooks
 
-	// TracerProvider makes the spans that docs/tracing.md lists; with each
-	// request a worker gets the trace context (W3C traceparent) of the span that
-	// stands for sending it. Without a provider, or
-	// with noop.NewTracerProvider(), there are no spans, and the trace context of
-	// clients passes untouched. Default: the process's, otel.GetTracerProvider(),
-	// once somebody has set it.
+	// TracerProvider makes the spans that docs/tracing.md lists; with each request
+	// a worker gets the trace context (W3C traceparent) of the span that stands for
+	// sending it. Without a provider, or with noop.NewTracerProvider(), there are
+	// no spans, and the trace context of clients passes untouched. Default: the
+	// process's, otel.GetTracerProvider(), once somebody has set it.
 	TracerProvider trace.TracerProvider
 	// TraceIDs has spans tell which id they are about, which may be the name of a
 	// person. Default false.
