@@ -185,7 +185,8 @@ func (e *exchange) repeatable() bool {
 }
 
 // shortBody is the longest body, in bytes, that is sent with the head of its
-// request. The worker then hears of the request when the body is there.
+// request, if it comes in one piece. The worker hears of the request when that
+// piece is there (protocol §5).
 const shortBody = 16 << 10
 
 // attachBody has the client's body sent, with the client's length and trailers.

@@ -24,8 +24,8 @@ import (
 // at most once. WorkerJoined and WorkerLeft tell, on every node, of all workers of
 // the fleet. None of them tells for certain: a node that dies loses what waits,
 // the queue is bounded, and where the store did the work but its answer was lost,
-// nobody knows that it did. What has to be exact goes by the store: see
-// GET /registry/placements, and docs/embedding.md for which is right for what.
+// nobody knows that it did. What has to be exact must not go by them:
+// docs/embedding.md says what is right for what.
 //
 // Calls about one id come in the order in which this node did those things. Other
 // nodes do things with it, too: the higher epoch is the newer one.

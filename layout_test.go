@@ -118,3 +118,26 @@ func TestImportsPointTheRightWay(t *testing.T) {
 func below(importPath string) string {
 	return strings.TrimPrefix(strings.TrimPrefix(path.Clean(importPath), module), "/")
 }
+
+// The package comment says where things are: it names every file, and none that is
+// not there.
+func TestThePackageCommentNamesEveryFile(t *testing.T) {
+	t.Parallel()
+	file, err := parser.ParseFile(token.NewFileSet(), "pinboard.go", nil, parser.ParseComments)
+	require.NoError(t, err)
+	var named []string
+	for _, word := range strings.Fields(file.Doc.Text()) {
+		if strings.HasSuffix(word, ".go") {
+			named = append(named, word)
+		}
+	}
+	var there []string
+	files, err := filepath.Glob("*.go")
+	require.NoError(t, err)
+	for _, name := range files {
+		if !strings.HasSuffix(name, "_test.go") {
+			there = append(there, name)
+		}
+	}
+	require.ElementsMatch(t, there, named)
+}

@@ -53,11 +53,11 @@ type Options struct {
 	// Hooks are told what happens to ids and workers. Default: nobody is told.
 	Hooks Hooks
 
-	// TracerProvider makes the spans that docs/tracing.md tells of, and has workers
-	// get the trace context (W3C traceparent) of theirs. With noop.NewTracerProvider()
-	// there are none, and what clients say of traces passes untouched, as it does while
-	// there is no provider. Default: the process's, otel.GetTracerProvider(), once
-	// somebody has set it.
+	// TracerProvider makes the spans that docs/tracing.md lists; with each request
+	// a worker gets the trace context (W3C traceparent) of the span that stands for
+	// sending it. Without a provider, or with noop.NewTracerProvider(), there are
+	// no spans, and the trace context of clients passes untouched. Default: the
+	// process's, otel.GetTracerProvider(), once somebody has set it.
 	TracerProvider trace.TracerProvider
 	// TraceIDs has spans tell which id they are about, which may be the name of a
 	// person. Default false.
@@ -69,7 +69,8 @@ type Options struct {
 
 	// ReplayBuffer is how many bytes of a request's body are kept so that the
 	// request can be sent to another worker when the first refuses the id
-	// (protocol §5). At most 16 MiB, default 64 KiB.
+	// (protocol §5). Limits.ReplayBytes bounds all of them together. At most
+	// 16 MiB, default 64 KiB.
 	ReplayBuffer int
 
 	// PlacementHold is how long a request waits, instead of getting a 503 at
@@ -89,10 +90,11 @@ type Options struct {
 
 	// DrainRate is how many instances per second an operator's drain with a
 	// deadline asks to wind down, of any kind of worker, so that their next
-	// requests do not activate all of them elsewhere at once; faster, where the
-	// deadline is nearer than that takes. A third of a LeaseTTL before the deadline the
-	// worker hears of the drain itself, and closes what it can at once. From
-	// 0.001 to 1,000,000. Default 0: the worker hears of every drain at once.
+	// requests do not activate all of them elsewhere at once. It goes faster where
+	// the deadline is too near for that rate. The worker hears of the drain itself
+	// a third of a LeaseTTL before the deadline, and then closes what it can at
+	// once. From 0.001 to 1,000,000. Default 0: the worker hears of every drain at
+	// once.
 	DrainRate float64
 
 	// Limits bound what a node spends on clients and workers. Default: see
@@ -100,36 +102,35 @@ type Options struct {
 	Limits Limits
 
 	// DetachStreams has ServeHTTP return as soon as an event stream or a
-	// WebSocket of HTTP/1.1 has begun, which then goes on apart, without what
-	// net/http keeps for a request: an idle stream takes a third of the memory.
+	// WebSocket of HTTP/1.1 has begun. The stream then goes on without what
+	// net/http keeps for a request, and takes a third of the memory when idle.
 	// To the server and to handlers around pinboard such a request is over: what
 	// they count or measure ends there, and contexts that they cancel end
-	// nothing. Shutdown ends these streams and waits for them, the server's own
-	// does not. What goes on as before: a request whose context has a deadline;
-	// HTTP/2; and, so that nothing is sent past a handler that compresses or
-	// counts, an event stream where the ResponseWriter is not the server's own.
-	// Default false.
+	// nothing. Pinboard's Shutdown ends these streams and waits for them, the
+	// server's own does not. Not detached are requests whose context has a
+	// deadline; HTTP/2; and event streams whose ResponseWriter is not the
+	// server's own, since a handler that compresses or counts would be passed by.
+	// docs/operating.md has the rest. Default false.
 	DetachStreams bool
 
-	// Transport is the model for connections to workers: its TLS settings and
-	// limits are taken over, for workers at https:// their authority (RootCAs)
-	// and this node's certificate. It is copied, never used itself; its Proxy is
-	// ignored, workers are dialled directly, and so are DialTLSContext and what
-	// it says of HTTP/2: workers are spoken to in HTTP/1.1. A DialContext of its
-	// own is used, and the address that it has dialled is checked before anything
-	// is sent. What is set in Limits goes before what it says, and that before
-	// the defaults of Limits. Default: a transport with 128 idle connections per
-	// worker.
+	// Transport is the model for connections to workers. It is copied, never used
+	// itself. Taken over are its limits; its TLS settings, for workers at https://
+	// (RootCAs, this node's certificate); and its DialContext, whose connection is
+	// checked to lead to an allowed address before anything is sent. Ignored are
+	// Proxy, since workers are dialled directly, DialTLSContext, and what it says
+	// of HTTP/2, since workers are spoken to in HTTP/1.1. What is set in Limits
+	// goes before what it says, and that before the defaults of Limits. Default: a
+	// transport with 128 idle connections per worker.
 	Transport *http.Transport
 
 	// Logger gets what operators should know. Default: silent.
 	Logger *zap.Logger
 
 	// AccessLog gets one line for each request of the data plane, when it has
-	// ended: docs/operating.md has its fields. No path, query, header or token of
-	// the client's is in it. Give it an encoder that escapes what clients make
-	// up, as zap's JSON encoder does, and no sampling of zap's own, which would
-	// drop errors, too. Default: none.
+	// ended: docs/operating.md has its fields. No path, query or token of the
+	// client's is in it, and of its headers X-Request-Id and the trace alone. Give
+	// it an encoder that escapes what clients make up, as zap's JSON encoder does,
+	// and no sampling of zap's own, which would drop errors, too. Default: none.
 	AccessLog *zap.Logger
 	// AccessLogSample is how many requests that went well make one line of the
 	// AccessLog; those that were refused, failed or cut are always there. From 1

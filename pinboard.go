@@ -23,18 +23,65 @@
 //
 // # Where things are
 //
-//	pinboard.go   New, ServeHTTP, Close, Shutdown
-//	options.go    Options, defaults, validation; env.go reads the environment
-//	target.go     which instance a request names; clientip.go who sent it
-//	placement.go  whose id is it: resolve, candidates, affinity
-//	hold.go       requests that wait while their id moves
-//	lease.go      this node's view of sessions, and the requests open to them
-//	proxy.go      the data plane
-//	observed.go   what one request was: for metrics.go and accesslog.go
-//	registry.go   what workers call; operators.go what operators call
-//	history.go    what is kept of what happens; fleet.go, listing.go,
-//	              stats.go and events.go show it
-//	hooks.go      what the host is told of; hookfeed.go of the fleet's workers
+// The node:
+//
+//	pinboard.go      New, ServeHTTP, Close, Shutdown; background.go what runs beside
+//	                 requests, and the wait for those that are left
+//	options.go       Options, defaults, validation; env.go reads the environment
+//	limits.go        Limits; limiter.go and placements.go count by them, slow.go and
+//	                 stall.go end what makes no progress
+//	healthz.go       GET /healthz
+//
+// Whose an id is:
+//
+//	target.go        which instance a request names; clientip.go who sent it
+//	placement.go     resolve, candidates, affinity
+//	known.go         what is answered from memory; routes.go what is remembered
+//	gate.go          look-ups while the store does not answer; comeback.go after that
+//	bindings.go      host names
+//	lease.go         this node's view of sessions, and what is open to them; watch.go
+//	                 cuts that when a session ends, and sweeps what it has left
+//	hold.go          requests that wait while their id moves; held.go one of them
+//
+// The data plane, from the client to the worker and back:
+//
+//	proxy.go         lets a request in, and finds the owner; origin.go looks at the
+//	                 page it is from, wellformed.go at its form, cluster.go at calls
+//	                 of instances
+//	exchange.go      a request on its way to a worker, or to a second one
+//	attempt.go       what one worker is sent; headers.go its headers, minted.go the
+//	                 attestations
+//	transport.go     connections to workers; flow.go the context of what is open
+//	refused.go       refusals of workers; refusal.go pinboard's own
+//	relay.go         passes the answer on; passing.go its body, piece by piece
+//	tunnel.go        WebSockets
+//	apart.go         streams that outlive their request (Options.DetachStreams);
+//	                 events_apart.go event streams, which chunked.go writes
+//
+// The registry, which workers and operators call:
+//
+//	registry.go      routes, credentials, heartbeats, releases; body.go bodies,
+//	                 keyed.go locks
+//	register.go      registrations; probe.go asks a worker at its URL
+//	operators.go     workers, health, drains; pace.go drains at a rate
+//	history.go       has the store keep what happens; events.go and eventstream.go
+//	                 show it
+//	fleet.go         overview; listing.go placements; stats.go what workers say
+//	ui.go            the operators' page, whose files are in internal/ui
+//
+// What is told of it:
+//
+//	kinds.go         names of what is counted, in metrics and in the access log
+//	counters.go      what this node has done; observed.go one request
+//	metrics.go       its metrics; metrics_namespaces.go those of namespaces,
+//	                 metrics_store.go of the store, metrics_fleet.go of the fleet
+//	accesslog.go     a line for each request
+//	traces.go        spans; traceleg.go those of what one worker is sent
+//	hooks.go         what the host is told; hookfeed.go of the fleet's workers
+//
+// Package passport says who is calling. internal/store keeps the directory, in
+// Redis (store/redis) or in memory; internal/upstream speaks HTTP to workers;
+// internal/wire and internal/attest are shared with package worker.
 package pinboard
 
 import (
@@ -175,10 +222,10 @@ func (p *Pinboard) run(ctx context.Context) {
 
 // Close takes no new requests, ends event streams, closes WebSockets with code
 // 1012, answers held requests with a 503 and stops the background work. It does
-// not wait: requests in flight run to their end. Have http.Server.Shutdown call it (RegisterOnShutdown), which
-// would wait for streams otherwise, and Shutdown afterwards, because the server
-// overlooks WebSockets. The directory keeps every row. Closing twice does
-// nothing. The error is always nil.
+// not wait: requests in flight run to their end. Have http.Server.Shutdown call it
+// (RegisterOnShutdown), which would wait for streams otherwise; call Shutdown
+// afterwards, because the server overlooks WebSockets and detached streams. The
+// directory keeps every row. Closing twice does nothing. The error is always nil.
 func (p *Pinboard) Close() error {
 	if p.background.close() {
 		p.holds.stop()
@@ -188,9 +235,10 @@ func (p *Pinboard) Close() error {
 	return nil
 }
 
-// Shutdown is Close, and then waits until no request is left, and until Hooks were
-// told what they had to be. When ctx ends first, it cuts what is left, drops the calls
-// of Hooks that wait, and returns the context's error.
+// Shutdown is Close, then waits until no request is left and Hooks have been told
+// what there was to tell, and takes Options.Metrics off their registerer. When ctx
+// ends first, it cuts what is left, drops the calls of Hooks that wait, and returns
+// the context's error.
 func (p *Pinboard) Shutdown(ctx context.Context) error {
 	_ = p.Close()
 	err := p.background.wait(ctx)

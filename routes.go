@@ -9,9 +9,10 @@ import (
 const maxRoutes = 50_000
 
 // routeMemory remembers where ids were last found: for the time when the store
-// does not answer, and to tell ids that this node has had before. It is a hint: whoever uses it must see that the owner's
-// lease still runs. When the young generation is full it becomes the old one,
-// and what was not used since is forgotten. The zero routeMemory is empty.
+// does not answer, and to tell ids that this node has had before. It is a hint:
+// whoever uses it must see that the owner's lease still runs. When the young
+// generation is full it becomes the old one, and what was not used since is
+// forgotten. The zero routeMemory is empty.
 type routeMemory struct {
 	mu         sync.Mutex
 	young, old map[instance]route

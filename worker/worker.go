@@ -111,8 +111,8 @@ func (w *Worker) namespaces() []string {
 
 // Start registers with pinboard, in the background and for as long as it takes.
 // Call it once the worker can be reached at its advertise URL, since pinboard
-// checks that. In local mode the worker serves from now on. It fails if there is nothing to host, and with ErrClosed after
-// Shutdown; a second Start does nothing.
+// checks that. In local mode the worker serves from now on. It fails if there is
+// nothing to host, and with ErrClosed after Shutdown; a second Start does nothing.
 func (w *Worker) Start() error {
 	w.stopping <- struct{}{}
 	defer func() { <-w.stopping }()
@@ -137,10 +137,11 @@ func (w *Worker) Start() error {
 
 // Drain ends all instances in good order. New ids are refused from now on, and
 // pinboard is told at once; instances that nothing but streams holds are closed,
-// at Options.DrainRate if it is set, the others when their work is done, and those that are left after deadline are
-// aborted (NoDeadline: never). Drain returns nil when no instance is left. When
-// ctx ends first it returns its error and the drain goes on; when Undrain is called meanwhile,
-// ErrDrainRevoked. Drained workers stay registered.
+// at Options.DrainRate if it is set, the others when their work is done, and those
+// that are left after deadline are aborted (NoDeadline: never). Drain returns nil
+// when no instance is left. When ctx ends first it returns its error and the drain
+// goes on; when Undrain is called meanwhile, ErrDrainRevoked. Drained workers stay
+// registered.
 func (w *Worker) Drain(ctx context.Context, deadline time.Duration) error {
 	w.dir.setDrain(ownDrain, drainWithin(w.clock().mono, deadline))
 	w.reg.setDraining(true)

@@ -9,7 +9,8 @@ import (
 
 // Outflow writes to a connection, and has no piece of it wait for its reader for
 // longer than a pause. Where the connection is a socket, what it has room for costs
-// no timer and little stack. Write is for one goroutine at a time, FinishBy for any, all after Init.
+// no timer and little stack. Write is for one goroutine at a time, FinishBy for
+// any, all after Init.
 type Outflow struct {
 	conn  net.Conn
 	pause time.Duration

@@ -105,8 +105,9 @@ const (
 
 // frame reads from an answer's header how its body is framed (RFC 9112, section
 // 6.3). length is what a Content-Length says, also of a body that is not sent;
-// -1 without one. keep says that another answer can come after this one. Two lengths, or a length and an encoding, are how one answer
-// is made to look like two: they are errors.
+// -1 without one. keep says that another answer can come after this one. Two
+// lengths, or a length and an encoding, are how one answer is made to look like
+// two: they are errors.
 func frame(h Header, method string, status int, minor byte) (f framing, length int64, keep bool, err error) {
 	if status < 200 { // whatever it says, it ends with its head, and another one follows
 		return noBody, -1, false, nil

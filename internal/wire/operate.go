@@ -51,8 +51,8 @@ type WindDown struct {
 }
 
 // ParseWindDown reads a wind-down; see ParseRegister for its errors. Namespace
-// and id are checked, and the host name comes out normalised. The deadline must be there, if only as null, so that
-// nobody revokes by forgetting it.
+// and id are checked, and the host name comes out normalised. The deadline must be
+// there, if only as null, so that nobody revokes by forgetting it.
 func ParseWindDown(body []byte) (*WindDown, error) {
 	o, err := parseObject(body)
 	if err != nil {

@@ -64,10 +64,10 @@
 // on by as much; so a session's record keeps for how long it was last let live,
 // and what lives longer is cut down to that. Set forward, it ends leases whose
 // owners serve on, which is to place nothing: each node knows from a bucket's
-// earlier answers, to placements and heartbeats, by its own monotonic clock, which time the bucket can have
-// reached, and resolve.lua places nothing past that. The node then has the
-// bucket placed under quarantine for a lease, as a store that has lost its
-// memory. See clocks for what a node does not notice.
+// earlier answers, to placements and heartbeats, by its own monotonic clock, which
+// time the bucket can have reached, and resolve.lua places nothing past that. The
+// node then has the bucket placed under quarantine for a lease, as a store that
+// has lost its memory. See clocks for what a node does not notice.
 //
 // # Rows
 //

@@ -96,3 +96,34 @@ func TestAnAnswerFromElsewhereMakesNothingLookYoung(t *testing.T) {
 		return unknown == 5
 	})
 }
+
+// hesitant is a client whose first look is so late that what was asked for is not
+// kept any more.
+type hesitant struct {
+	rueidis.Client
+	t     *testing.T
+	after time.Duration
+	late  atomic.Bool
+}
+
+func (c *hesitant) DoCache(ctx context.Context, cmd rueidis.Cacheable, ttl time.Duration) rueidis.RedisResult {
+	if ctx.Err() != nil && cmd.Commands()[0] == "GETRANGE" && c.late.CompareAndSwap(false, true) {
+		begun := time.Now()
+		until(c.t, func() bool { return time.Since(begun) > c.after })
+	}
+	return c.Client.DoCache(ctx, cmd, ttl)
+}
+
+func TestALookThatIsLateSaysNothing(t *testing.T) {
+	t.Parallel()
+	own := redistest.New(t, redistest.Options{})
+	const lease = 600 * time.Millisecond
+	client := &hesitant{Client: own.Client(t), t: t, after: lease / confirmations}
+	client.late.Store(true)
+	d := openAs(client, "late", lease)
+	require.NoError(t, d.track(t.Context()))
+	client.late.Store(false)
+	_, _, err := d.generation(t.Context(), d.lines.of(d.keys, "/counters", "x"))
+	require.NoError(t, err)
+	require.True(t, client.late.Load())
+}
