@@ -126,7 +126,7 @@ func TestThePackageCommentNamesEveryFile(t *testing.T) {
 	file, err := parser.ParseFile(token.NewFileSet(), "pinboard.go", nil, parser.ParseComments)
 	require.NoError(t, err)
 	var named []string
-	for _, word := range strings.Fields(file.Doc.Text()) {
+	for word := range strings.FieldsSeq(file.Doc.Text()) {
 		if strings.HasSuffix(word, ".go") {
 			named = append(named, word)
 		}
