@@ -68,7 +68,7 @@ func answerOne(conn net.Conn) {
 func TestAnIdleStreamTakesLittle(t *testing.T) {
 	const (
 		count = 500
-		most  = 20 << 10 // bytes; 12 to 15 KB are usual
+		most  = 28 << 10 // bytes; 11 to 15 KB are usual, and up to 22 KB under the race detector
 	)
 	for name, request := range map[string]string{
 		"events": "GET /counters/alice HTTP/1.1\r\nHost: p\r\n\r\n", "socket": upgradeRequest("/counters/alice"),
