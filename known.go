@@ -119,7 +119,7 @@ func (p *placer) known(ctx context.Context, i instance) (known store.Known, err 
 	if p.gate.isShut() {
 		return store.Known{}, errStoreAway
 	}
-	if known, err = p.store.Known(atHand, i.namespace, i.id); err == nil {
+	if known, err = p.store.Known(store.AtHand, i.namespace, i.id); err == nil {
 		return known, nil
 	}
 	err = p.gate.glance(ctx, func(ctx context.Context) error {
@@ -128,14 +128,6 @@ func (p *placer) known(ctx context.Context, i instance) (known store.Known, err 
 	})
 	return known, err
 }
-
-// atHand is the context of asking for nothing (store.Known), which costs less
-// than a bounded one.
-var atHand = func() context.Context {
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	return ctx
-}()
 
 // vouched is what this node was told of buckets by the store's atomic steps, as
 // long as their generation is the same. The zero vouched is empty.

@@ -201,9 +201,9 @@ type Rows interface {
 	// Known returns the id's row, whether or not its owner is live, from what
 	// the handle knows, as a rule: the backing service tells it of changes. It
 	// asks where it knows nothing, and now and again to hear whether it is still
-	// told. The error is ErrNotTracked where changes are not told of. With a
-	// context that has ended already it asks for nothing: what is not at hand is
-	// an error.
+	// told. The error is ErrNotTracked where changes are not told of. With AtHand, or
+	// another context that has ended already, it asks for nothing: what is not at hand
+	// is an error.
 	Known(ctx context.Context, binding, id string) (Known, error)
 
 	// Lookup returns the row if its owner is live, or ErrNotPlaced.

@@ -30,13 +30,6 @@ const (
 	maxLines = 10_000
 )
 
-// ended is the context of a look at what is at hand.
-var ended = func() context.Context {
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	return ctx
-}()
-
 // Known reads through the client's cache; see the package comment. It returns
 // when ctx ends, whatever the client does.
 func (d *directory) Known(ctx context.Context, binding, id string) (store.Known, error) {
@@ -88,9 +81,9 @@ const maxLooks = 64
 func (d *directory) atHand(l *line, id string) (store.Known, error) {
 	defer d.lines.looks.Add(-1)
 	if d.lines.looks.Add(1) > maxLooks || !l.answers.Load() {
-		return store.Known{}, fmt.Errorf("redis known: %w", ended.Err())
+		return store.Known{}, fmt.Errorf("redis known: %w", store.AtHand.Err())
 	}
-	known, err := d.known(ended, l, id)
+	known, err := d.known(store.AtHand, l, id)
 	if err != nil {
 		l.answers.Store(false)
 	}
@@ -137,7 +130,7 @@ func (d *directory) generation(ctx context.Context, l *line) (string, time.Time,
 		}
 		// A client of a cluster may have been sent on, and have asked another
 		// connection than the one that it looks for the rows on.
-		if look := d.cached(ended, question, every); look.IsCacheHit() {
+		if look := d.cached(store.AtHand, question, every); look.IsCacheHit() {
 			return text, l.heard(asked), nil
 		}
 		if time.Since(asked) < every {

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pinboard-go/pinboard/internal/redistest"
+	"github.com/pinboard-go/pinboard/internal/store"
 )
 
 // The client dials for whoever asks first, and all others wait for that: one that
@@ -32,7 +33,7 @@ func TestALookDoesNotKeepTheClientFromDialling(t *testing.T) {
 	d := openOn(redistest.NewClient(t, option), time.Hour)
 	session, _ := d.placed(t, "x")
 	look := func() bool {
-		known, err := d.Known(ended, "/counters", "x")
+		known, err := d.Known(store.AtHand, "/counters", "x")
 		return err == nil && known.SessionID == session
 	}
 	for range int64(3) {
