@@ -54,7 +54,7 @@ func (in *Inflow) comes(fd uintptr) bool {
 		return true
 	}
 	in.waited = true
-	return !quiet(int(fd))
+	return !Quiet(int(fd))
 }
 
 // Next waits until something has come and returns it; it is good until the next

@@ -15,4 +15,5 @@ func tryRead(int, []byte) (int, error) { return 0, errors.ErrUnsupported }
 
 func tryWrite(int, []byte) (int, error) { return 0, errors.ErrUnsupported }
 
-func quiet(int) bool { return false }
+// Quiet is not to be had here.
+func Quiet(int) bool { return false }

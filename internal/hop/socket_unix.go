@@ -64,8 +64,9 @@ func tryWrite(fd int, p []byte) (int, error) {
 	}
 }
 
-// quiet reports whether nothing has come, not the end either.
-func quiet(fd int) bool {
+// Quiet reports whether nothing has come by a socket, not its end either. What has
+// come stays there.
+func Quiet(fd int) bool {
 	var one [1]byte
 	for {
 		_, _, err := syscall.Recvfrom(fd, one[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)

@@ -8,6 +8,8 @@ import (
 	"os"
 	"syscall"
 	"time"
+
+	"github.com/pinboard-go/pinboard/internal/hop"
 )
 
 // descriptor is the socket below a connection. Its methods save what the usual
@@ -85,7 +87,7 @@ func (d *descriptor) onReadable(fd uintptr) bool {
 	if d.out != nil {
 		// Looked at only now: what comes from here on wakes whoever waits, and
 		// what has come is no answer to what is about to be sent.
-		if d.c.reused && !d.quiet(fd) {
+		if d.c.reused && !hop.Quiet(int(fd)) {
 			d.err = errNotIdle
 			return true
 		}
@@ -151,7 +153,7 @@ func (d *descriptor) comes(fd uintptr) bool {
 		return true
 	}
 	d.waited = true
-	return !d.quiet(fd)
+	return !hop.Quiet(int(fd))
 }
 
 // start implements idleness: the socket is looked at when it is needed.
@@ -174,14 +176,4 @@ func (d *descriptor) drained() bool {
 	return os.IsTimeout(err) && d.c.SetReadDeadline(time.Time{}) == nil
 }
 
-func (d *descriptor) onPeek(fd uintptr) { d.idle = d.quiet(fd) }
-
-// quiet reports whether nothing has come by the socket, not its end either.
-func (d *descriptor) quiet(fd uintptr) bool {
-	for {
-		_, _, err := syscall.Recvfrom(int(fd), d.one[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
-		if err != syscall.EINTR {
-			return err == syscall.EAGAIN
-		}
-	}
-}
+func (d *descriptor) onPeek(fd uintptr) { d.idle = hop.Quiet(int(fd)) }
