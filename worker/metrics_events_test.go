@@ -348,7 +348,7 @@ func TestMetricsOfReleases(t *testing.T) {
 			before: (*harness).start,
 			event: func(h *harness) {
 				h.pb.answer(wire.PathDeregister, reply{status: 503})
-				h.w.reg.deregister(h.t.Context())
+				require.ErrorIs(h.t, h.w.reg.deregister(h.t.Context()), ErrNotDeregistered)
 			},
 			want: series{controlPlane("deregister", "exhausted"): 1, registered: -1},
 		},

@@ -53,6 +53,7 @@ type registration struct {
 	session         string        // "" without one
 	prevSession     string
 	registered      bool
+	deregistered    bool        // the session
 	challenge       wire.Secret // the current pair, empty before the first attempt
 	challengeAnswer wire.Secret
 }

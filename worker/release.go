@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"sync"
 	"time"
@@ -118,7 +119,7 @@ func (r *registration) postRelease(ctx context.Context, session string, batch []
 	for i, item := range batch {
 		body[i] = wire.Release{SessionID: session, Namespace: item.namespace, ID: item.id, Epoch: item.epoch}
 	}
-	return r.postPersistently(ctx, "release", wire.PathRelease, body)
+	return r.postPersistently(ctx, "release", wire.PathRelease, body) == nil
 }
 
 // keep puts back what could not be sent. Without an epoch a late release might
@@ -133,28 +134,40 @@ func (r *registration) keep(lists ...[]released) {
 	}
 }
 
-// deregister ends the session at pinboard. Only to be called without live
-// instances: their ids are placed elsewhere at once. The session is still known
-// here, so that requests that are on their way are refused and not unknown.
-func (r *registration) deregister(ctx context.Context) {
-	session := r.sessionID()
-	if session != "" && r.postPersistently(ctx, "deregister", wire.PathDeregister, wire.Deregister{SessionID: session}) {
-		r.log.Info("deregistered from pinboard")
+// deregister ends the session at pinboard, if there is one that has not been ended.
+// Only to be called without live instances: their ids are placed elsewhere at once. The
+// session is still known here, so that requests that are on their way are refused and
+// not unknown. The error is an ErrNotDeregistered.
+func (r *registration) deregister(ctx context.Context) error {
+	r.mu.Lock()
+	session := r.session
+	if r.deregistered {
+		session = ""
 	}
+	r.registered = false
+	r.mu.Unlock()
+	if session == "" {
+		return nil
+	}
+	if err := r.postPersistently(ctx, "deregister", wire.PathDeregister, wire.Deregister{SessionID: session}); err != nil {
+		return fmt.Errorf("%w (clientId %s at %s): %w", ErrNotDeregistered, r.clientID, r.opts.AdvertiseURL, err)
+	}
+	r.log.Info("deregistered from pinboard")
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.registered = false
+	r.deregistered = true
+	return nil
 }
 
-// postPersistently reports whether pinboard answered 200 to one of a few
-// attempts.
-func (r *registration) postPersistently(ctx context.Context, operation, path string, body any) bool {
+// postPersistently makes a few attempts, until pinboard answers 200. The error is the
+// last one's.
+func (r *registration) postPersistently(ctx context.Context, operation, path string, body any) error {
 	var status int
 	var failure error
 	for attempt := 1; ; attempt++ {
 		a, err := r.client.post(ctx, path, body)
 		if err == nil && a.status == http.StatusOK {
-			return true
+			return nil
 		}
 		status, failure = 0, err
 		if err == nil {
@@ -167,7 +180,13 @@ func (r *registration) postPersistently(ctx context.Context, operation, path str
 	r.metrics.controlFailed(operation, "exhausted")
 	r.log.Warn("call failed after some attempts; pinboard frees the placements when the lease lapses",
 		zap.String("path", path), zap.Int("status", status), zap.Error(failure))
-	return false
+	if failure == nil {
+		failure = fmt.Errorf("%s was answered with status %d", path, status)
+	}
+	if ctx.Err() != nil {
+		return fmt.Errorf("%w: %w", failure, ctx.Err())
+	}
+	return failure
 }
 
 // pause waits, and reports false if ctx ended first.

@@ -46,7 +46,9 @@ func TestReleaseAndDeregisterAreTriedThreeTimes(t *testing.T) {
 						return tc.out, c.path == path && len(h.pb.to(path)) <= tc.fails
 					})
 					began := h.since()
-					require.NoError(t, h.w.Shutdown(t.Context()))
+					failed := tc.fails >= releaseAttempts && tc.calls == releaseAttempts
+					err := h.w.Shutdown(t.Context())
+					require.Equal(t, failed && path == wire.PathDeregister, errors.Is(err, ErrNotDeregistered), "%v", err)
 					require.Equal(t, began+tc.takes+linger, h.since())
 					require.Len(t, h.pb.to(path), tc.calls)
 					require.Empty(t, h.pb.to("/elsewhere"))
@@ -57,7 +59,6 @@ func TestReleaseAndDeregisterAreTriedThreeTimes(t *testing.T) {
 					for _, c := range h.pb.to(wire.PathDeregister) {
 						require.Equal(t, object{"sessionId": "session-1"}, c.body)
 					}
-					failed := tc.fails >= releaseAttempts && tc.calls == releaseAttempts
 					require.Equal(t, failed, h.logged("call failed after some attempts; pinboard frees the placements when the lease lapses"))
 				})
 			})
@@ -80,7 +81,8 @@ func TestAShutdownWaitsForSilenceNoLongerThanItsCallsDo(t *testing.T) {
 			h.after(answerTime)
 			h.pb.answer(path, reply{status: http.StatusOK, delay: time.Hour})
 			began := h.since()
-			require.NoError(t, h.w.Shutdown(t.Context()))
+			err := h.w.Shutdown(t.Context())
+			require.Equal(t, path == wire.PathDeregister, errors.Is(err, ErrNotDeregistered), "%v", err)
 			require.Equal(t, began+takes+linger, h.since(), path)
 			require.NotEmpty(t, h.pb.to(wire.PathDeregister))
 		})

@@ -50,8 +50,15 @@ func (w *Worker) ListenAndServe(ctx context.Context, address string) error {
 // and only then closes the server. Serve returns nil if all that went well. Give
 // the process DrainDeadline + CloseTimeout + 25 s to end before it is killed.
 //
+// A worker that a higher epoch has superseded ends its instances and is not ready any
+// more (/_pinned/ready), but Serve does not return for it: the process would be restarted
+// by whatever runs it, and wait for its turn for ever. Whoever has put the newer
+// deployment in place ends the older one, as it does with one that was not superseded; a
+// program that wants to end by itself asks Superseded, or waits for LeaseContext to end
+// with the cause ErrSuperseded, and ends ctx.
+//
 // The error is the listener's if that failed, which ends everything without a
-// drain, or Shutdown's. A worker in a server of your own is what the example of
+// drain, or Shutdown's: an ErrNotDeregistered is no fault of the worker's. A worker in a server of your own is what the example of
 // Start shows.
 func (w *Worker) Serve(ctx context.Context, listener net.Listener) error {
 	server := &http.Server{

@@ -339,6 +339,37 @@ func TestServeSaysWhatDidNotEnd(t *testing.T) {
 	})
 }
 
+// What runs the process would start it again, to wait for its turn for ever.
+func TestServeGoesOnWhenTheWorkerIsSuperseded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := newHarness(t, Options{}, hosting(echo))
+		s := h.serve()
+		require.Equal(t, http.StatusOK, h.get("/_pinned/ready").Code)
+		h.pb.answer(wire.PathHeartbeat, reply{status: http.StatusConflict, body: object{"error": "by epoch 2", "superseded": true}})
+		h.after(time.Hour)
+		require.Empty(t, s.ended)
+		require.Equal(t, http.StatusServiceUnavailable, h.get("/_pinned/ready").Code)
+		require.Equal(t, http.StatusOK, h.get("/_pinned/live").Code)
+		require.ErrorIs(t, context.Cause(h.w.LeaseContext()), ErrSuperseded)
+		s.cancel()
+		require.NoError(t, <-s.ended)
+		require.Len(t, h.pb.to(wire.PathDeregister), 1, "its rows are free before its lease ends")
+	})
+}
+
+func TestServeSaysThatPinboardWasNotTold(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := newHarness(t, Options{}, hosting(echo))
+		s := h.serve()
+		h.pb.on(func(call) (reply, bool) { return reply{err: errors.New("no route")}, true })
+		s.cancel()
+		require.ErrorIs(t, <-s.ended, ErrNotDeregistered)
+		h.pb.on(nil)
+	})
+}
+
 func TestListenAndServeReturnsTheErrorOfListening(t *testing.T) {
 	t.Parallel()
 	w, err := New(complete())

@@ -86,7 +86,8 @@ func (w *world) finish(client *http.Client, clients *sync.WaitGroup) {
 	})
 	if w.rand(2) == 0 {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Duration(w.rand(int(3*time.Second))))
-		ended = w.h.w.Shutdown(ctx) == nil // with or without pinboard's consent
+		err := w.h.w.Shutdown(ctx) // with or without pinboard's consent
+		ended = err == nil || errors.Is(err, ErrNotDeregistered)
 		cancel()
 	}
 	w.mu.Lock()

@@ -24,6 +24,10 @@ var (
 	// ErrSuperseded is returned by AwaitReady when a worker of a higher epoch
 	// has displaced this one for good.
 	ErrSuperseded = errors.New("worker: superseded by a worker of a higher epoch")
+	// ErrNotDeregistered is returned by Shutdown when pinboard could not be told that
+	// the session is over. Nothing is lost by it but time.
+	ErrNotDeregistered = errors.New("worker: shut down, but not deregistered: until the lease ends, pinboard keeps the ids that were not released, " +
+		"and answers 503 for them")
 )
 
 // Worker is one registration with pinboard for a whole process. It is an
@@ -224,8 +228,11 @@ const linger = time.Second
 // on their way: close its server only after Shutdown. When ctx ends
 // first, Shutdown returns its error, and the session is left to its lease
 // instead: to deregister would be to hand out ids that still live here. Nothing
-// is served afterwards in either case. Shutdown again is a no-op after success
-// and else goes on where it was; before Start there is nothing to end.
+// is served afterwards in either case. When pinboard does not answer, which is tried
+// three times within ctx, the error is an ErrNotDeregistered: all has ended here, and the
+// ids that could not be released either stay placed on this worker until its lease ends,
+// one lease at most; a process that was to end may end. Shutdown again is a no-op after
+// success and else goes on where it was; before Start there is nothing to end.
 //
 // It waits for the application, callbacks included: one that itself waits for
 // Shutdown, or for Drain, is waited for until ctx ends.
@@ -237,7 +244,7 @@ func (w *Worker) Shutdown(ctx context.Context) error {
 		return fmt.Errorf("worker: shut down: %w", ctx.Err())
 	}
 	if w.stopped {
-		return nil
+		return w.reg.deregister(ctx)
 	}
 	session := w.reg.sessionID() != ""
 	// Heartbeats go on while instances close: their ids must stay theirs.
@@ -255,11 +262,12 @@ func (w *Worker) Shutdown(ctx context.Context) error {
 		}
 		w.dir.calls.close(empty)
 	})
+	var unheard error
 	if empty && quiet == nil {
 		if session {
 			w.dir.awaitAnswers(ctx)
 		}
-		w.reg.deregister(ctx)
+		unheard = w.reg.deregister(ctx)
 		w.stopped = true
 		w.metrics.unregister(w.opts.Registerer)
 	}
@@ -269,7 +277,7 @@ func (w *Worker) Shutdown(ctx context.Context) error {
 		if session {
 			pause(ctx, linger)
 		}
-		return nil
+		return unheard
 	}
 	w.metrics.shutdownFailed("directory")
 	if empty {

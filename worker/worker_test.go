@@ -122,9 +122,38 @@ func TestShutdownWithoutPinboardTakesItsAttemptsAndEnds(t *testing.T) {
 		h.start()
 		h.get("/c/1")
 		h.pb.on(func(call) (reply, bool) { return reply{status: 503}, true })
-		require.NoError(t, h.w.Shutdown(t.Context()))
-		require.Len(t, h.pb.to(wire.PathDeregister), 3)
+		for attempts := 3; attempts <= 6; attempts += 3 { // and again
+			err := h.w.Shutdown(t.Context())
+			require.ErrorIs(t, err, ErrNotDeregistered)
+			require.ErrorContains(t, err, "status 503")
+			require.ErrorContains(t, err, h.w.reg.clientID)
+			require.ErrorContains(t, err, h.w.opts.AdvertiseURL)
+			require.NotContains(t, err.Error(), "session-1")
+			require.Len(t, h.pb.to(wire.PathDeregister), attempts)
+		}
 		require.False(t, h.live("/c", "1"))
+		require.ErrorIs(t, h.w.Start(), ErrClosed)
+
+		h.pb.on(nil)
+		require.NoError(t, h.w.Shutdown(t.Context()), "it goes on where it was")
+		require.NoError(t, h.w.Shutdown(t.Context()))
+		require.Len(t, h.pb.to(wire.PathDeregister), 7)
+	})
+}
+
+func TestADeregistrationThatIsNotAnsweredHoldsShutdownNoLongerThanItsContext(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := newHarness(t, Options{}, hosting(echo))
+		h.start()
+		h.pb.answer(wire.PathDeregister, reply{delay: time.Hour})
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		defer cancel()
+		began := h.since()
+		err := h.w.Shutdown(ctx)
+		require.ErrorIs(t, err, ErrNotDeregistered)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.Equal(t, 2*time.Second, h.since()-began)
 	})
 }
 
