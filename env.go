@@ -32,7 +32,7 @@ type Environment struct {
 	// each.
 	MaxConnections int
 	// MaxConnectionsPerAddress is how many of them one address may have, or one
-	// /64 of IPv6; Options.TrustedProxies may have all. Default 0: half of them.
+	// /64 of IPv6; Options.TrustedProxies may have all. Default 0: an eighth of them.
 	MaxConnectionsPerAddress int
 	// CertFile and KeyFile are PEM files to serve TLS with; "" for plain HTTP.
 	CertFile, KeyFile string
@@ -68,7 +68,7 @@ type Environment struct {
 //	PINBOARD_ACCESS_LOG_SAMPLE        default 1: each request
 //
 // and one for each of Limits, and for the connections of Environment, with their
-// defaults: docs/operating.md lists them.
+// defaults: docs/operating.md and docs/monitoring.md list them.
 //
 // REDIS_URL takes user, password and database as usual. Several hosts,
 // separated by commas, are nodes of one Redis Cluster, or Sentinels if the

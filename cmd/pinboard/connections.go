@@ -19,6 +19,9 @@ import (
 
 const (
 	maxConnections = 20_000
+	// shares is how many addresses it takes at least to have all connections: a few that
+	// take what they can leave room for the workers, whose leases depend on it.
+	shares = 8
 	// otherFiles is how many files the process needs for itself.
 	otherFiles = 256
 	// fullEvery is how often the log says that connections are turned away.
@@ -54,7 +57,7 @@ func limitConnections(l net.Listener, env *pinboard.Environment, log *zap.Logger
 	}
 	each := env.MaxConnectionsPerAddress
 	if each == 0 {
-		each = max(1, most/2)
+		each = max(1, most/shares)
 	}
 	return &connections{Listener: l, quota: quota.New[netip.Prefix](most, each), trusted: env.Options.TrustedProxies, log: log}
 }

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"os/exec"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -99,6 +100,35 @@ func TestAConnectionTooManyIsAnsweredAndClosed(t *testing.T) {
 			return err == nil && res.StatusCode == http.StatusOK
 		}, patience, 10*time.Millisecond, "there is room again")
 	}
+}
+
+// What a few clients take leaves room for a worker's next heartbeat.
+func TestAFewAddressesLeaveConnectionsForWorkers(t *testing.T) {
+	t.Parallel()
+	const most = 32
+	addr := start(t, "PINBOARD_MAX_CONNECTIONS="+strconv.Itoa(most))
+	from := func(address string) net.Conn {
+		dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}}
+		conn, err := dialer.DialContext(t.Context(), "tcp", addr)
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = conn.Close() })
+		require.NoError(t, conn.SetDeadline(time.Now().Add(patience)))
+		return conn
+	}
+	for _, greedy := range []string{"127.0.0.2", "127.0.0.3", "127.0.0.4", "127.0.0.5"} {
+		for n := range most {
+			conn := from(greedy)
+			if n < most/shares {
+				require.Equal(t, http.StatusOK, healthy(t, conn).StatusCode)
+				continue
+			}
+			require.Equal(t, http.StatusServiceUnavailable, answer(t, conn).StatusCode)
+		}
+	}
+	worker := from("127.0.0.6")
+	_, err := io.WriteString(worker, "POST /registry/heartbeat HTTP/1.1\r\nHost: p\r\nContent-Length: 2\r\n\r\n{}")
+	require.NoError(t, err)
+	require.Equal(t, http.StatusUnauthorized, answer(t, worker).StatusCode, "it is heard")
 }
 
 // Each connection may need another one to a worker.
