@@ -143,8 +143,8 @@ func TestEachVariableIsDocumentedWithItsDefault(t *testing.T) {
 	_, err := pinboard.ReadEnvironment(func(name string) (string, bool) { asked[name] = true; return "", false })
 	require.Error(t, err) // two are required
 	require.Greater(t, len(asked), 30)
-	server := append(tables(t, "README.md", "## Run it standalone"), tables(t, "docs/operating.md", "")...)
-	requireRows(t, asked, server, "README.md or docs/operating.md")
+	server := slices.Concat(tables(t, "README.md", "## Run it standalone"), tables(t, "docs/operating.md", ""), tables(t, "docs/monitoring.md", ""))
+	requireRows(t, asked, server, "README.md, docs/operating.md or docs/monitoring.md")
 
 	worker := map[string]bool{}
 	for _, name := range variablesIn(t, "worker") {

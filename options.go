@@ -127,7 +127,7 @@ type Options struct {
 	Logger *zap.Logger
 
 	// AccessLog gets one line for each request of the data plane, when it has
-	// ended: docs/operating.md has its fields. No path, query or token of the
+	// ended: docs/monitoring.md has its fields. No path, query or token of the
 	// client's is in it, and of its headers X-Request-Id and the trace alone. Give
 	// it an encoder that escapes what clients make up, as zap's JSON encoder does,
 	// and no sampling of zap's own, which would drop errors, too. Default: none.
@@ -138,7 +138,7 @@ type Options struct {
 	AccessLogSample int
 
 	// Metrics is where the node's metrics are registered by New, and taken off
-	// by Shutdown: docs/operating.md has them all. The names are the same for
+	// by Shutdown: docs/monitoring.md has them all. The names are the same for
 	// each Pinboard, so that a second one on one registerer needs labels of its
 	// own (prometheus.WrapRegistererWith); New fails otherwise. Collecting them
 	// asks the store about the fleet, within 1.5 s and every 5 s at most.

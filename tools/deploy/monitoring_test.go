@@ -225,14 +225,14 @@ func TestEachAlertNamesWhatIsThereAndWhatToDo(t *testing.T) {
 			fires[a.Name], rests[a.Name] = fires[a.Name] || len(a.Exp) > 0, rests[a.Name] || len(a.Exp) == 0
 		}
 	}
-	doc := read(t, "docs/operating.md")
+	doc := read(t, "docs/monitoring.md")
 	explained := regexp.MustCompile(`(?m)^### (Pinboard\w+)$`).FindAllStringSubmatch(doc, -1)
 	var names []string
 	for _, rule := range rules.Groups[0].Rules {
 		names = append(names, rule.Alert)
 		require.NoError(t, have.check(rule.Expr, nil))
 		require.NotEmpty(t, rule.Annotations["summary"], rule.Alert)
-		require.Equal(t, "docs/operating.md#"+strings.ToLower(rule.Alert), rule.Annotations["runbook"])
+		require.Equal(t, "docs/monitoring.md#"+strings.ToLower(rule.Alert), rule.Annotations["runbook"])
 		require.Contains(t, []string{"critical", "warning"}, rule.Labels["severity"], rule.Alert)
 		require.True(t, fires[rule.Alert], "no test has %s fire", rule.Alert)
 	}
@@ -241,7 +241,7 @@ func TestEachAlertNamesWhatIsThereAndWhatToDo(t *testing.T) {
 	for _, e := range explained {
 		told = append(told, e[1])
 	}
-	require.ElementsMatch(t, names, told, "docs/operating.md explains other alerts")
+	require.ElementsMatch(t, names, told, "docs/monitoring.md explains other alerts")
 	for _, name := range []string{"PinboardNodeDown", "PinboardNoWorkers", "PinboardStoreDown", "PinboardRefusals", "PinboardServerErrors"} {
 		require.True(t, rests[name], "no test has %s rest", name)
 	}
