@@ -139,7 +139,6 @@ func (l *trail) pair(a *attempt) spans {
 func (l *trail) outlive(a *attempt) spans {
 	pair := l.pair(a)
 	if l != nil {
-		l.answered(a.resp.Status)
 		l.apart, a.leg = true, nil
 	}
 	return pair
