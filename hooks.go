@@ -103,7 +103,8 @@ const (
 )
 
 // HooksDropped returns how many calls of Hooks were dropped since the node was
-// made, because the hooks did not keep up or did not end before Shutdown did.
+// made, because the hooks did not keep up or did not end before Shutdown did. The metric
+// pinboard_hooks_dropped_total (Options.Metrics) is the same.
 func (p *Pinboard) HooksDropped() int64 {
 	if p.hooks == nil {
 		return 0

@@ -11,6 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
@@ -138,8 +140,8 @@ func TestHooksNameTheHostNameOfABinding(t *testing.T) {
 // The store says how many rows it has freed, not which.
 func TestABatchOfReleasesIsToldWholeOrNotAtAll(t *testing.T) {
 	t.Parallel()
-	seen := &told{}
-	inPlacingBubble(t, Options{Hooks: seen.hooks()}, func(t *testing.T, n *regNode) {
+	seen, registry := &told{}, prometheus.NewPedanticRegistry()
+	inPlacingBubble(t, Options{Hooks: seen.hooks(), Metrics: registry}, func(t *testing.T, n *regNode) {
 		w := n.ready(1000, "/a")
 		var whole, mixed []fields
 		for i := range 4 {
@@ -160,6 +162,9 @@ func TestABatchOfReleasesIsToldWholeOrNotAtAll(t *testing.T) {
 		synctest.Wait()
 		require.Empty(t, seen.take())
 		require.EqualValues(t, 2, n.pb.HooksDropped())
+		require.NoError(t, testutil.GatherAndCompare(registry, strings.NewReader(
+			"# HELP pinboard_hooks_dropped_total Calls of Options.Hooks that were dropped.\n"+
+				"# TYPE pinboard_hooks_dropped_total counter\npinboard_hooks_dropped_total 2\n"), "pinboard_hooks_dropped_total"))
 	})
 }
 

@@ -82,6 +82,7 @@ func (m *metrics) addNode(p *Pinboard) {
 	m.gauge("pinboard_held_requests", "Requests that wait while their ids move.", func() float64 { return float64(c.held.Load()) })
 	m.count("pinboard_holds_total", "Requests that had to wait while their ids moved.", nil, c.holds.Load)
 	m.count("pinboard_holds_given_up_total", "Requests that waited while their ids moved, in vain.", nil, c.holdsGivenUp.Load)
+	m.count("pinboard_hooks_dropped_total", "Calls of Options.Hooks that were dropped.", nil, p.HooksDropped)
 	m.gauge("pinboard_lease_ttl_seconds", "Options.LeaseTTL: how long a worker's lease runs without a heartbeat.", p.opts.LeaseTTL.Seconds)
 }
 
