@@ -38,7 +38,8 @@ var (
 type prober struct {
 	dial    func(ctx context.Context, network, addr string) (net.Conn, error)
 	pool    *upstream.Pool
-	metrics *metrics // nil for none
+	within  time.Duration // probeTime
+	metrics *metrics      // nil for none
 }
 
 // probe is one such question.
@@ -57,10 +58,10 @@ type probe struct {
 // newProber makes probes like the given transport, which guards the addresses
 // that are dialled.
 func newProber(transport *http.Transport) *prober {
-	p := &prober{dial: transport.DialContext}
+	p := &prober{dial: transport.DialContext, within: probeTime}
 	p.pool = upstream.New(upstream.Config{
-		Dial: func(ctx context.Context, network, addr string) (net.Conn, error) { return p.dial(ctx, network, addr) },
-		TLS:  transport.TLSClientConfig, HandshakeTimeout: probeTime,
+		Dial:              func(ctx context.Context, network, addr string) (net.Conn, error) { return p.dial(ctx, network, addr) },
+		TLS:               transport.TLSClientConfig,
 		DisableKeepAlives: true, MaxHeaderBytes: maxProbeHeader,
 	})
 	return p
@@ -110,7 +111,7 @@ func read(res pieces, most int) (body []byte, tooLong bool, err error) {
 func (p *prober) ask(ctx context.Context, q probe) (from string, err error) {
 	began := time.Now()
 	defer func() { p.metrics.probed(began, err) }()
-	ctx, cancel := context.WithTimeout(ctx, probeTime)
+	ctx, cancel := context.WithTimeout(ctx, p.within)
 	defer cancel()
 	b := &backend{rules: q.rules, pinned: q.pinned}
 	res, err := p.get(ctx, b, q.url, wire.PathChallenge+"?challenge="+url.QueryEscape(q.challenge), q.secret, legOf(ctx).inject(nil))

@@ -2,6 +2,7 @@ package pinboard
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -27,7 +28,7 @@ import (
 
 // patience is how long a test waits for what must come: long, because machines
 // are slow, and never waited for in full by a test that passes.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 const counters_ = "/counters"
 
@@ -47,6 +48,8 @@ type setup struct {
 	store   func(store.Store) store.Store // wraps the directory
 	server  http.Server
 	handler func(http.Handler) http.Handler // wraps the pinboard
+	// hasty has the node give up the store as soon as it does elsewhere.
+	hasty bool
 	// namespaces have no quarantine to wait for, besides counters_.
 	namespaces []string
 }
@@ -60,12 +63,17 @@ func newFront(t *testing.T, changes ...func(*setup)) *front {
 	for _, change := range changes {
 		change(&s)
 	}
+	if !s.hasty {
+		s.opts.Store = &Store{backend: unhurried{s.opts.Store.backend}}
+	}
+	s.opts.Limits.DialTimeout = cmp.Or(s.opts.Limits.DialTimeout, patience)
 	pb, err := New(s.opts)
 	require.NoError(t, err)
 	if s.store != nil {
 		pb.store = s.store(pb.store)
 		pb.leases.store, pb.placer.store = pb.store, pb.store
 	}
+	pb.probe.within, pb.registry.within = patience, 2*patience
 	f := &front{t: t, pb: pb, store: pb.store, server: &s.server}
 	f.prime(s.opts, append(s.namespaces, counters_)...)
 	var handler http.Handler = pb

@@ -28,6 +28,7 @@ type registry struct {
 	clients   keyed // one registration at a time for each clientId
 	asking    asking
 	watchers  *watchers
+	within    time.Duration // answerWithin
 }
 
 // endpoint is one call of the registry.
@@ -52,7 +53,7 @@ func isRegistry(path string) bool {
 }
 
 func newRegistry(p *Pinboard) *registry {
-	g := &registry{Pinboard: p, asking: newAsking(), watchers: newWatchers()}
+	g := &registry{Pinboard: p, asking: newAsking(), watchers: newWatchers(), within: answerWithin}
 	worker := func(most int64, serve func(context.Context, http.ResponseWriter, *registryCall) error) endpoint {
 		return endpoint{http.MethodPost, passport.ScopeWorker, most, serve}
 	}
@@ -111,7 +112,7 @@ func (g *registry) answer(w http.ResponseWriter, r *http.Request, t target, bega
 		return err
 	}
 	defer done()
-	left := answerWithin - time.Since(began)
+	left := g.within - time.Since(began)
 	c := &registryCall{Request: r, target: t, who: who}
 	if e.limit == 0 {
 		leaveBody(w, r)
@@ -122,7 +123,7 @@ func (g *registry) answer(w http.ResponseWriter, r *http.Request, t target, bega
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), left)
 	defer cancel()
-	g.boundWrites(w, r, answerWithin+g.opts.Limits.WritePause)
+	g.boundWrites(w, r, g.within+g.opts.Limits.WritePause)
 	if err = e.serve(ctx, w, c); err != nil {
 		g.writeRefusal(w, r, err)
 	}
@@ -307,7 +308,7 @@ func (g *registry) check(ctx context.Context, who *passport.Identity, s *lease, 
 	defer done()
 	// Part of the time is kept for the record.
 	end, _ := ctx.Deadline()
-	probing, cancel := context.WithDeadline(ctx, end.Add(-answerWithin/9))
+	probing, cancel := context.WithDeadline(ctx, end.Add(-g.within/9))
 	defer cancel()
 	_, fault := g.traces.ask(probing, g.probe, probe{
 		url: s.AdvertiseURL, secret: s.Secret, challenge: beat.Challenge, challengeValue: beat.ChallengeValue,

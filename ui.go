@@ -14,6 +14,6 @@ func (g *registry) serveUI(w http.ResponseWriter, r *http.Request, asset *ui.Ass
 		g.writeRefusal(w, r, err)
 		return
 	}
-	g.boundWrites(w, r, answerWithin+g.opts.Limits.WritePause)
+	g.boundWrites(w, r, g.within+g.opts.Limits.WritePause)
 	asset.ServeHTTP(w, r)
 }
