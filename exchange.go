@@ -42,6 +42,7 @@ type exchange struct {
 	body     *hop.Body   // nil without one
 	trailers http.Header // those that the client announces, without values
 	expects  bool        // the client holds the body back until it gets a 100
+	invited  bool        // the client got a 100 although its body is not being read yet
 	sending  bool        // the body is being read for a worker, or was
 	tried    route       // where the request was sent last, if anywhere
 	held     *held       // once the request has had to wait
@@ -261,8 +262,14 @@ func (e *exchange) inform(status int, header upstream.Header) {
 	h := e.w.Header()
 	kept := h.Clone()
 	clear(h)
-	copyFields(h, header)
 	e.writes().watch()
+	if e.r.ProtoMajor == 2 && e.body != nil && !e.body.Started() && !e.invited {
+		e.invited = true
+		// The server leaves its own out after anything else, and hides whether the
+		// client waits for one.
+		e.w.WriteHeader(http.StatusContinue)
+	}
+	copyFields(h, header)
 	e.w.WriteHeader(status)
 	e.writing.rest()
 	clear(h)

@@ -218,6 +218,7 @@ func (n *regNode) misbehaving() []*regWorker {
 // another its lease. Not parallel: it measures the heap.
 func TestEndlessProbesAreGivenUpAndCostLittle(t *testing.T) {
 	n := serveRegNode(t, Options{})
+	n.pb.probe.within = probeTime
 	kinds := n.misbehaving()
 	var before, during runtime.MemStats
 	runtime.GC()

@@ -217,20 +217,23 @@ func (f *forever) Read(p []byte) (int, error) {
 func TestNothingIsPiledUpForASlowSideOverHTTP2(t *testing.T) {
 	t.Parallel()
 	overHTTP2(t, func(t *testing.T, f *front, ask asker) {
-		stuck := make(chan error, 1)
+		stuck, done := make(chan error, 1), make(chan struct{})
 		w := newFake(t, func(h *hit) {
-			if h.method == "GET" {
-				h.chunked()
-				part := strings.Repeat("x", 64<<10)
-				var err error
-				for n := 0; err == nil && n < 256<<20; n += len(part) {
-					_ = h.conn.SetWriteDeadline(time.Now().Add(time.Second))
-					_, err = fmt.Fprintf(h.conn, "%x\r\n%s\r\n", len(part), part)
-				}
-				stuck <- err
+			h.last = true
+			if h.method == "POST" {
+				<-done // it reads nothing
+				return
 			}
-			h.gone()
+			h.chunked()
+			part := strings.Repeat("x", 64<<10)
+			var err error
+			for n := 0; err == nil && n < 256<<20; n += len(part) {
+				_ = h.conn.SetWriteDeadline(time.Now().Add(time.Second))
+				_, err = fmt.Fprintf(h.conn, "%x\r\n%s\r\n", len(part), part)
+			}
+			stuck <- err
 		})
+		defer close(done)
 		f.register(w, "a")
 		resp, err := ask(t.Context(), "GET", "/counters/alice", nil)
 		require.NoError(t, err)
@@ -243,12 +246,16 @@ func TestNothingIsPiledUpForASlowSideOverHTTP2(t *testing.T) {
 			_, err := ask(ctx, "POST", "/counters/alice", body)
 			ended <- err
 		}()
-		last := int64(-1)
+		last, still := int64(0), 0
 		require.Eventually(t, func() bool {
 			before := last
-			last = body.read.Load()
-			return last > 0 && last == before
+			if last = body.read.Load(); last == 0 || last != before {
+				still = 0
+			}
+			still++
+			return still > 5
 		}, patience, 100*time.Millisecond, "the client has to wait for the worker")
+		require.Less(t, last, int64(64<<20), "sockets and windows hold less")
 		cancel()
 		require.Error(t, <-ended)
 	})

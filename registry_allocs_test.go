@@ -16,7 +16,7 @@ import (
 // Not parallel: it counts what the whole process allocates, net/http's server, the
 // memory store and a new connection to the worker included.
 func TestAFirstRequestAllocatesLittle(t *testing.T) {
-	f := newFront(t)
+	f := newFront(t, func(s *setup) { s.hasty = true }) // what is patient allocates
 	w := serveProbes(t, "not asked for")
 	f.register(w, "a")
 	client := f.dial()
