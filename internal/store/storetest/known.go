@@ -18,11 +18,16 @@ var knownRules = []rule{
 }
 
 // known is what a handle knows. It is told of changes a moment later, so that
-// rules wait for what they expect.
-func (d *directory) known(t *testing.T, binding, id string) store.Known {
+// rules wait for what they expect; and where a change comes while it asks, it may not
+// be sure of anything.
+func (d *directory) known(t *testing.T, binding, id string) (known store.Known) {
 	t.Helper()
-	known, err := d.Known(t.Context(), binding, id)
-	require.NoError(t, err)
+	d.Until(t, func() (sure bool) {
+		var err error
+		known, err = d.Known(t.Context(), binding, id)
+		require.NotErrorIs(t, err, store.ErrNotTracked)
+		return err == nil
+	})
 	return known
 }
 
