@@ -131,7 +131,7 @@ func (p *Pool) Do(ctx context.Context, req *Request) (*Response, error) {
 // err, and not what waited for it, or the request's own body.
 func byWorker(err error) bool {
 	_, own := errors.AsType[*sourceError](err)
-	return !own && !errors.Is(err, os.ErrDeadlineExceeded)
+	return !own && !errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, ErrTooLate)
 }
 
 // afterFunc is context.AfterFunc without what that costs, where a context can do
