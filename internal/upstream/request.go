@@ -97,7 +97,7 @@ type Request struct {
 	Repeatable bool
 
 	// Inform, if not nil, gets informational answers (1xx) as they come. The
-	// Header is good until it returns. An error ends the exchange.
+	// Header is good until it returns. An error ends the exchange, and so does a panic.
 	Inform func(status int, header Header) error
 }
 
