@@ -225,6 +225,9 @@ func (e *exchange) try(rt route) outcome {
 // refuse answers in place of a worker.
 func (e *exchange) refuse(err error) {
 	e.begin()
+	if e.body != nil && !e.body.Started() {
+		leaveRest(e.w, e.r)
+	}
 	e.seen.refused(err)
 	e.x.refuse(e.w, e.r, e.call.namespace, err)
 	e.finish(true)
@@ -260,7 +263,7 @@ func (e *exchange) begin() {
 	e.mu.Lock()
 	e.begun = true
 	e.mu.Unlock()
-	if e.sending && e.r.ProtoMajor == 1 && !e.body.Ended() {
+	if e.body != nil && e.r.ProtoMajor == 1 && (e.sending || e.body.Started()) && !e.body.Ended() {
 		// A server that means to use the connection again would read the rest
 		// of the body away from us now. And what the client still sends must
 		// not be taken for its next request.

@@ -100,6 +100,7 @@ func (x *proxy) serve(w http.ResponseWriter, r *http.Request, t target) (apart *
 	switch {
 	case err == errPreflight:
 		seen.answered(http.StatusNoContent)
+		leaveRest(w, r)
 		allowPreflight(w, r)
 		return nil
 	case err != nil:
