@@ -340,7 +340,7 @@ func (e *exchange) finish(whole bool) {
 			e.body.Stop()
 		}
 	case e.body.Started():
-		_ = e.rc.Flush()
+		_ = e.flush() // for no longer than any other write may wait
 		if e.rc.SetReadDeadline(time.Now().Add(lingerTime)) == nil {
 			e.body.Drain(lingerBytes)
 		}
