@@ -42,13 +42,11 @@ func (e *exchange) endless() bool {
 }
 
 // outlive takes over what goes on of an attempt: its flow and its answer. The attempt
-// can only be closed after that. The client's connection is nobody's but the stream's by
-// now, so that what is called of the host's must not keep it from going on.
+// can only be closed after that.
 func (d *detached) outlive(e *exchange, a *attempt) {
 	d.x, d.name, d.kind = e.x, e.call.instance, e.kind
 	d.seen, e.seen = e.seen.outlive(e), nil
 	e.x.p.leases.replace(&a.flow, &d.flow)
-	d.contain(func() { e.trail.answered(a.resp.Status) })
 	d.spans = e.trail.outlive(a)
 	d.resp = a.resp.Shed(&d.flow)
 }

@@ -1,16 +1,11 @@
 package pinboard
 
 import (
-	"context"
 	"io"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/trace"
-	"go.opentelemetry.io/otel/trace/noop"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 )
@@ -57,69 +52,5 @@ func TestALogThatFailsAtTheEndOfADetachedStreamEndsNothingElse(t *testing.T) {
 			defer f.pb.background.mu.Unlock()
 			return f.pb.background.active == 1
 		}, patience, time.Millisecond, "only the background work is left")
-	}
-}
-
-// brittleTracing is a provider of the host's whose span of a request takes no
-// attributes.
-type brittleTracing struct {
-	noop.TracerProvider
-	failed *atomic.Int64
-}
-
-func (p brittleTracing) Tracer(string, ...trace.TracerOption) trace.Tracer {
-	return brittleTracer{failed: p.failed}
-}
-
-type brittleTracer struct {
-	noop.Tracer
-	failed *atomic.Int64
-}
-
-func (t brittleTracer) Start(ctx context.Context, name string, _ ...trace.SpanStartOption) (context.Context, trace.Span) {
-	if name == "pinboard.proxy" {
-		return ctx, &brittleSpan{failed: t.failed}
-	}
-	return ctx, noop.Span{}
-}
-
-type brittleSpan struct {
-	noop.Span
-	failed *atomic.Int64
-	named  bool // by its first attempt
-}
-
-func (s *brittleSpan) SetAttributes(...attribute.KeyValue) {
-	if !s.named {
-		s.named = true
-		return
-	}
-	s.failed.Add(1)
-	panic("planted")
-}
-
-// By then the server has given the connection away, and would close it no more.
-func TestTracingThatFailsWhenAStreamIsDetachedDoesNotKeepItFromGoingOn(t *testing.T) {
-	t.Parallel()
-	for _, request := range []string{"GET /counters/alice HTTP/1.1\r\nHost: p\r\n\r\n", upgradeRequest("/counters/alice")} {
-		failed := &atomic.Int64{}
-		f := newFront(t, detaching, func(s *setup) { s.opts.TracerProvider, s.opts.Logger = brittleTracing{failed: failed}, zap.NewNop() })
-		f.register(newFake(t, func(h *hit) {
-			if h.header.Get("Upgrade") != "" {
-				h.accept()
-				h.send("data: x\n")
-			} else {
-				h.send(eventsHead + "8\r\ndata: x\n\r\n0\r\n\r\n")
-			}
-			h.last = true
-		}), "a")
-		c := f.ask(request)
-		c.answer("GET")
-		all, err := io.ReadAll(c.r)
-		require.NoError(t, err, "the connection is closed in the end")
-		require.NoError(t, c.Close())
-		require.Contains(t, string(all), "data: x")
-		require.Positive(t, failed.Load())
-		f.quiet()
 	}
 }
