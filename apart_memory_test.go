@@ -64,7 +64,8 @@ func answerOne(conn net.Conn) {
 
 // Not parallel: it counts goroutines and measures memory, its own client's and
 // worker's included, which have a connection each and one goroutine: 5 KB of it. With
-// their requests streams take more than 40 KB here.
+// two goroutines of the node's own streams take 11 to 15 KB here, and with their requests more
+// than 40 KB.
 func TestAnIdleStreamTakesLittle(t *testing.T) {
 	const (
 		count = 500
@@ -95,8 +96,8 @@ func TestAnIdleStreamTakesLittle(t *testing.T) {
 			for i := range conns {
 				conns[i] = open()
 			}
-			require.Eventually(t, func() bool { return runtime.NumGoroutine() <= goroutines+3*count+5 }, patience, time.Millisecond,
-				"two of the node's and the worker's one")
+			require.Eventually(t, func() bool { return runtime.NumGoroutine() <= goroutines+count+10 }, patience, time.Millisecond,
+				"the worker's, and one of the node's for all")
 			each := (heap() - before) / count
 			t.Log("bytes for each stream, peers included:", each)
 			require.Less(t, each, int64(most))

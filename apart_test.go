@@ -314,6 +314,8 @@ type planted struct {
 
 func (*planted) await() {}
 
+func (*planted) poll(bool) bool { return true }
+
 func (p *planted) round() bool {
 	if p.rounds--; p.rounds == 0 {
 		panic("planted")

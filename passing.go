@@ -93,6 +93,15 @@ func (p *passing) await() {
 	}
 }
 
+// poll reports whether there is more, and does not wait. It is for a resp with a Socket.
+func (p *passing) poll(again bool) bool {
+	if len(p.piece) > 0 || p.err != nil || p.resp.Poll(again) {
+		return true
+	}
+	p.silent.watch()
+	return false
+}
+
 // round passes on what there is, or waits for it, until there is nothing more. It
 // reports whether that was all; what is not a clientError then is the worker's
 // failing.

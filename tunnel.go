@@ -93,9 +93,10 @@ type socketApart struct {
 }
 
 func (s *socketApart) start() {
-	s.tunnel.begin()
-	go follow(&s.tunnel.up)
-	go follow(&s.tunnel.down)
+	t := &s.tunnel
+	t.begin()
+	t.up.following.follow(&t.up, &s.x.lookout, t.client)
+	t.down.following.follow(&t.down, &s.x.lookout, t.worker)
 }
 
 // ended is called when the tunnel has ended.
@@ -193,6 +194,8 @@ func (t *tunnel) broken(fault any) {
 func (t *tunnel) cut() {
 	_ = t.client.Close()
 	_ = t.worker.Close()
+	t.up.following.wake()
+	t.down.following.wake()
 }
 
 // expire cuts the tunnel after closeTime.
@@ -209,6 +212,7 @@ func (t *tunnel) end() {
 	t.ending.Store(true)
 	t.expire()
 	_ = t.worker.SetReadDeadline(longAgo) // wakes down
+	t.down.following.wake()
 }
 
 // upward is the direction from the client to the worker.
@@ -218,6 +222,8 @@ type upward struct {
 	out   hop.Outflow
 	early []byte
 	took  int64 // bytes
+
+	following dozer
 }
 
 // await implements turns.
@@ -226,6 +232,9 @@ func (d *upward) await() {
 		d.in.Await()
 	}
 }
+
+// poll implements turns.
+func (d *upward) poll(again bool) bool { return len(d.early) > 0 || d.in.Poll(again) }
 
 // round implements turns.
 func (d *upward) round() (over bool) {
@@ -262,6 +271,8 @@ type downward struct {
 	head, early []byte
 	frames      hop.Frames
 	took        int64 // bytes, without the head
+
+	following dozer
 }
 
 // await implements turns.
@@ -269,6 +280,11 @@ func (d *downward) await() {
 	if d.head == nil && len(d.early) == 0 && !d.closes() {
 		d.in.Await()
 	}
+}
+
+// poll implements turns.
+func (d *downward) poll(again bool) bool {
+	return d.head != nil || len(d.early) > 0 || d.closes() || d.in.Poll(again)
 }
 
 // closes reports whether it is time for the client to be told of the end.
