@@ -114,9 +114,6 @@ func (l *leases) replace(old, next *flow) {
 type turns interface {
 	// await returns when there may be something to pass on.
 	await()
-	// poll reports whether there is, without waiting. It need not look where nothing
-	// was left the last time, unless again.
-	poll(again bool) bool
 	// round passes it on, and reports whether that was all.
 	round() (over bool)
 	// over is called after the last round.

@@ -314,8 +314,6 @@ type planted struct {
 
 func (*planted) await() {}
 
-func (*planted) poll(bool) bool { return true }
-
 func (p *planted) round() bool {
 	if p.rounds--; p.rounds == 0 {
 		panic("planted")

@@ -11,10 +11,18 @@ import (
 // nothing comes. Where its connection can't be watched it is follow, with one that
 // waits.
 type dozer struct {
-	turns   turns
+	turns   dozing
 	watched *hop.Watched // nil: see follow
 	state   atomic.Int32
 	ended   atomic.Bool // nothing comes any more after what is there
+}
+
+// dozing is a direction that can do without a goroutine.
+type dozing interface {
+	turns
+	// poll reports whether there is something to pass on, without waiting. It need not
+	// look where nothing was left the last time, unless again.
+	poll(again bool) bool
 }
 
 // States of a dozer. A call of Told while a goroutine runs is kept: what came may have
@@ -26,7 +34,7 @@ const (
 )
 
 // follow begins to follow a direction, whose connection is nil if that can't be watched.
-func (z *dozer) follow(t turns, l *hop.Lookout, conn net.Conn) {
+func (z *dozer) follow(t dozing, l *hop.Lookout, conn net.Conn) {
 	z.turns = t
 	if conn != nil {
 		z.watched = l.Watch(conn, z)

@@ -81,7 +81,7 @@ func (d *deaf) begin(s *eventsApart) {
 // await implements turns.
 func (d *deaf) await() { d.in.Await() }
 
-// poll implements turns.
+// poll implements dozing.
 func (d *deaf) poll(again bool) bool { return d.in.Poll(again) }
 
 // round implements turns.
@@ -109,7 +109,7 @@ func (d *deaf) broken(fault any) {
 // await implements turns.
 func (s *eventsApart) await() { s.passing.await() }
 
-// poll implements turns.
+// poll implements dozing.
 func (s *eventsApart) poll(again bool) bool { return s.passing.poll(again) }
 
 // round implements turns.
