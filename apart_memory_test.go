@@ -64,7 +64,8 @@ func answerOne(conn net.Conn) {
 
 // Not parallel: it counts goroutines and measures memory, its own client's and
 // worker's included, which have a connection each and one goroutine: 5 KB of it. With
-// their requests streams take more than 40 KB here.
+// two goroutines of the node's own streams take 11 to 15 KB here, and with their requests more
+// than 40 KB.
 func TestAnIdleStreamTakesLittle(t *testing.T) {
 	const (
 		count = 500
@@ -91,15 +92,19 @@ func TestAnIdleStreamTakesLittle(t *testing.T) {
 			require.NoError(t, open().Close())
 			f.quiet()
 			before, goroutines := heap(), runtime.NumGoroutine()
+			each := 1
+			if name == "socket" {
+				each = 2
+			}
 			conns := make([]net.Conn, count)
 			for i := range conns {
 				conns[i] = open()
 			}
-			require.Eventually(t, func() bool { return runtime.NumGoroutine() <= goroutines+3*count+5 }, patience, time.Millisecond,
-				"two of the node's and the worker's one")
-			each := (heap() - before) / count
-			t.Log("bytes for each stream, peers included:", each)
-			require.Less(t, each, int64(most))
+			require.Eventually(t, func() bool { return runtime.NumGoroutine() <= goroutines+each*count+10 }, patience, time.Millisecond,
+				"the worker's, one of the node's for a socket, and one for all")
+			size := (heap() - before) / count
+			t.Log("bytes for each stream, peers included:", size)
+			require.Less(t, size, int64(most))
 			for _, conn := range conns {
 				require.NoError(t, conn.Close())
 			}

@@ -50,36 +50,69 @@ type eventsApart struct {
 	announced []string // trailers
 	whole     bool     // ended in good order
 
-	watching sync.WaitGroup
+	following dozer
+	client    deaf
 }
 
 func (s *eventsApart) start() {
 	s.x.p.leases.stream(&s.flow, func() { s.flow.cancel(errStreamEnds) })
 	s.passing.to, s.passing.flow, s.passing.resp = &s.out, &s.flow, s.resp
 	s.passing.begin(s.x.p.opts.Limits.Silence)
-	s.watching.Go(s.watchClient)
-	go follow(s)
+	s.client.begin(s)
+	s.resp.OnAbort(s.following.wake)
+	s.following.follow(s, &s.x.lookout, s.resp.Socket())
 }
 
-// watchClient ends the stream when the client leaves, and not when it only sends
-// something.
-func (s *eventsApart) watchClient() {
-	var in hop.Inflow
-	in.Init(s.conn)
-	defer in.Drop()
-	for left := unheard; left > 0; {
-		in.Await()
-		p, err := in.Next()
-		if err != nil {
-			s.flow.cancel(errClientGone)
-			return
-		}
-		left -= len(p)
+// deaf is the other direction of an event stream. It ends the stream when the client
+// leaves, and not when it only sends something.
+type deaf struct {
+	s         *eventsApart
+	in        hop.Inflow
+	left      int // of unheard
+	following dozer
+	ended     sync.WaitGroup
+}
+
+func (d *deaf) begin(s *eventsApart) {
+	d.s, d.left = s, unheard
+	d.in.Init(s.conn)
+	d.ended.Add(1)
+	d.following.follow(d, &s.x.lookout, s.conn)
+}
+
+// await implements turns.
+func (d *deaf) await() { d.in.Await() }
+
+// poll implements dozing.
+func (d *deaf) poll(again bool) bool { return d.in.Poll(again) }
+
+// round implements turns.
+func (d *deaf) round() (over bool) {
+	p, err := d.in.Next()
+	d.left -= len(p)
+	if err != nil {
+		d.s.flow.cancel(errClientGone)
 	}
+	return err != nil || d.left <= 0
+}
+
+// over implements turns.
+func (d *deaf) over() {
+	d.in.Drop()
+	d.ended.Done()
+}
+
+// broken implements turns.
+func (d *deaf) broken(fault any) {
+	d.s.detached.broken(fault)
+	d.s.flow.cancel(errClientGone)
 }
 
 // await implements turns.
 func (s *eventsApart) await() { s.passing.await() }
+
+// poll implements dozing.
+func (s *eventsApart) poll(again bool) bool { return s.passing.poll(again) }
 
 // round implements turns.
 func (s *eventsApart) round() (over bool) {
@@ -113,8 +146,9 @@ func (s *eventsApart) over() {
 	if t, ok := conn.(*tls.Conn); ok && !s.whole {
 		conn = t.NetConn() // an orderly end of TLS could wait for the client
 	}
-	_ = conn.Close() // ends watchClient
-	s.watching.Wait()
+	_ = conn.Close() // ends the other direction
+	s.client.following.wake()
+	s.client.ended.Wait()
 	s.seen.wrote(s.out.sent)
 	s.leave()
 }

@@ -103,7 +103,7 @@ type Options struct {
 
 	// DetachStreams has ServeHTTP return as soon as an event stream or a
 	// WebSocket of HTTP/1.1 has begun. The stream then goes on without what
-	// net/http keeps for a request, and takes a third of the memory when idle.
+	// net/http keeps for a request, and takes a fifth of the memory when idle.
 	// To the server and to handlers around pinboard such a request is over: what
 	// they count or measure ends there, and contexts that they cancel end
 	// nothing. Pinboard's Shutdown ends these streams and waits for them, the

@@ -19,6 +19,10 @@ type passing struct {
 	piece []byte
 	err   error
 
+	// pulls: to is a puller. stride is how much it is to pull at a time.
+	pulls  bool
+	stride int64
+
 	silent  *stall      // since the last byte
 	head    *time.Timer // until the head is sent, nil if it was
 	late    sync.WaitGroup
@@ -33,6 +37,20 @@ type recipient interface {
 	// finishBy has writes fail that are not done then, at any time.
 	finishBy(t time.Time)
 }
+
+// puller is a recipient that can have the kernel pass on what comes by a socket.
+type puller interface {
+	// pull passes on all of src.
+	pull(src io.Reader) (n int64, err error)
+}
+
+const (
+	// A pull begins with minStride bytes, as much as is written at a time otherwise, and
+	// takes twice as many, up to maxStride, after each that took no longer than quick. So
+	// a client that reads slowly has the pause that writes may make for every little.
+	minStride, maxStride = 32 << 10, 256 << 10
+	quick                = 50 * time.Millisecond
+)
 
 // begin sends the head of an answer whose body may be long in coming: at once if its
 // length is not known, else after a moment, so that a short answer is one packet.
@@ -93,11 +111,25 @@ func (p *passing) await() {
 	}
 }
 
+// poll reports whether there is more, and does not wait. It is for a resp with a Socket.
+func (p *passing) poll(again bool) bool {
+	if len(p.piece) > 0 || p.err != nil || p.resp.Poll(again) {
+		return true
+	}
+	p.silent.watch()
+	return false
+}
+
 // round passes on what there is, or waits for it, until there is nothing more. It
 // reports whether that was all; what is not a clientError then is the worker's
 // failing.
 func (p *passing) round() (over bool, err error) {
 	for {
+		if len(p.piece) == 0 && p.err == nil && p.pulls {
+			if err := p.pull(); err != nil {
+				return true, err
+			}
+		}
 		if len(p.piece) == 0 && p.err == nil {
 			p.silent.watch()
 			p.piece, p.err = p.resp.Next()
@@ -119,6 +151,31 @@ func (p *passing) round() (over bool, err error) {
 		if !p.resp.Ready() {
 			err := p.to.flush()
 			return err != nil, err
+		}
+	}
+}
+
+// pull has the kernel pass on what has come already, if that is much. The error is as
+// that of round.
+func (p *passing) pull() error {
+	for {
+		src := p.resp.Direct(p.stride)
+		if src == nil {
+			return nil
+		}
+		p.written()
+		begun := time.Now()
+		n, err := p.to.(puller).pull(src)
+		p.resp.Passed(n)
+		switch {
+		case err == nil && n == 0:
+			return nil // Next says why
+		case err == nil && time.Since(begun) <= quick:
+			p.stride = min(2*p.stride, maxStride)
+		case err == nil:
+			p.stride = minStride
+		default: // of the client, for the worker's bytes are there
+			return &clientError{err}
 		}
 	}
 }

@@ -56,6 +56,7 @@
 //	relay.go         passes the answer on; passing.go its body, piece by piece
 //	tunnel.go        WebSockets
 //	apart.go         streams that outlive their request (Options.DetachStreams);
+//	                 doze.go those that idle without a goroutine;
 //	                 events_apart.go event streams, which chunked.go writes
 //
 // The registry, which workers and operators call:

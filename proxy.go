@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap/zapcore"
 
 	"github.com/pinboard-go/pinboard/internal/attest"
+	"github.com/pinboard-go/pinboard/internal/hop"
 	"github.com/pinboard-go/pinboard/internal/quota"
 	"github.com/pinboard-go/pinboard/internal/upstream"
 	"github.com/pinboard-go/pinboard/internal/wire"
@@ -23,6 +24,8 @@ type proxy struct {
 	p     *Pinboard
 	pool  *upstream.Pool
 	lates lates
+	// lookout is for streams that go on apart from their requests.
+	lookout hop.Lookout
 }
 
 func newProxy(p *Pinboard, transport *http.Transport) *proxy {

@@ -109,7 +109,7 @@ func (e *exchange) copyBody(a *attempt) error {
 	if err == io.EOF && len(piece) <= atOnce {
 		return e.put(piece) // the server sends it when the handler has returned
 	}
-	p := &passing{to: e, flow: &a.flow, resp: a.resp, piece: piece, err: err}
+	p := &passing{to: e, flow: &a.flow, resp: a.resp, piece: piece, err: err, pulls: serversOwn(e.w), stride: minStride}
 	p.begin(e.x.p.opts.Limits.Silence)
 	defer p.end()
 	for {
@@ -139,6 +139,15 @@ func (e *exchange) put(p []byte) error {
 		return &clientError{err}
 	}
 	return nil
+}
+
+// pull implements puller, if the writer is the server's own.
+func (e *exchange) pull(src io.Reader) (n int64, err error) {
+	e.writes().watch()
+	defer e.writing.rest()
+	n, err = e.w.(io.ReaderFrom).ReadFrom(src) // which the server's has
+	e.seen.wrote(n)
+	return n, err
 }
 
 func (e *exchange) flush() error {

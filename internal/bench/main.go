@@ -1,5 +1,6 @@
 // Command bench measures pinboard against yardsticks that run beside it:
 //
+//	go run ./internal/bench -part bulk
 //	go run ./internal/bench -part heartbeats
 //	go run ./internal/bench -part placements
 //	go run ./internal/bench -part requests
@@ -38,6 +39,7 @@ type settings struct {
 
 // parts are what can be measured, by name.
 var parts = map[string]func(context.Context, settings) error{
+	"bulk":       bulk,
 	"heartbeats": heartbeats,
 	"placements": placements,
 	"requests":   requests,

@@ -76,6 +76,7 @@ type requestLoad struct {
 	conns, calls int
 	wanted       float64
 	body         []byte // of a POST, nil for a GET
+	big          bool   // the answer is bigAnswer
 }
 
 func (l requestLoad) kind(proxy string, p *proxied) *kind {
@@ -121,7 +122,11 @@ func (l requestLoad) client(ctx context.Context, addr string, first, n int) erro
 		if _, err := conn.Write(append(head, l.body...)); err != nil {
 			return err
 		}
-		if err := readAnswer(in); err != nil {
+		size := answerBytes
+		if l.big {
+			size = bigBytes
+		}
+		if err := readAnswer(in, size); err != nil {
 			return err
 		}
 	}
@@ -135,7 +140,11 @@ func (l requestLoad) head(b []byte, i int) []byte {
 	}
 	b = append(b, method+"/bench/"...)
 	b = append(b, proxiedID(i)...)
-	b = append(b, "/json HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer "+clientToken+"\r\n"...)
+	what := "/json"
+	if l.big {
+		what = "/big"
+	}
+	b = append(b, what+" HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer "+clientToken+"\r\n"...)
 	if l.body != nil {
 		b = append(b, "Content-Length: "...)
 		b = strconv.AppendInt(b, int64(len(l.body)), 10)
@@ -144,8 +153,8 @@ func (l requestLoad) head(b []byte, i int) []byte {
 	return append(b, '\r', '\n')
 }
 
-// readAnswer reads an answer of answerBytes.
-func readAnswer(in *bufio.Reader) error {
+// readAnswer reads an answer with so many bytes.
+func readAnswer(in *bufio.Reader, size int) error {
 	for first := true; ; first = false {
 		line, err := in.ReadSlice('\n')
 		switch {
@@ -154,7 +163,7 @@ func readAnswer(in *bufio.Reader) error {
 		case first && !bytes.Contains(line, []byte(" 200 ")):
 			return fmt.Errorf("answered %q", line)
 		case len(line) == len("\r\n"):
-			_, err := in.Discard(answerBytes)
+			_, err := in.Discard(size)
 			return err
 		}
 	}

@@ -25,8 +25,9 @@ const (
 	openWithin = 20 * time.Second
 )
 
-// streamWorker answers /sse with an event stream and all else with an echo, on bare
-// connections, so that it costs little beside what is measured.
+// streamWorker answers /json and /big with what they are named for, /sse with an event
+// stream and all else with an echo, on bare connections, so that it costs little beside
+// what is measured.
 type streamWorker struct {
 	listener net.Listener
 	addr     string
@@ -88,6 +89,8 @@ func (w *streamWorker) serve(conn net.Conn) {
 				return
 			}
 			_, _ = conn.Write(jsonAnswer)
+		case strings.HasSuffix(req.URL.Path, "/big"):
+			_, _ = conn.Write(bigAnswer)
 		case strings.HasSuffix(req.URL.Path, "/sse"):
 			w.events(conn)
 			return

@@ -187,6 +187,29 @@ func (b *Body) fill() {
 	b.changed.Broadcast()
 }
 
+// pass reads the source once, for a reader of what can't be sent again: nobody else will
+// want what comes. The caller holds the lock.
+func (b *Body) pass(r *Reader, p []byte) (int, error) {
+	if b.buf != nil {
+		putLarge(b.buf)
+		b.buf = nil
+	}
+	b.reading = true
+	b.mu.Unlock()
+	n, err := b.src.Read(p)
+	b.mu.Lock()
+	b.err, b.reading = err, false
+	b.goAhead()
+	b.changed.Broadcast()
+	switch {
+	case r.ended != nil:
+		return 0, r.ended
+	case n > 0:
+		return n, nil // and the error next time
+	}
+	return 0, err
+}
+
 // take copies what the reader has not had yet; the caller holds the lock.
 func (b *Body) take(r *Reader, p []byte) int {
 	if !b.spilled && r.pos < len(b.kept) {
@@ -240,6 +263,9 @@ func (r *Reader) read(p []byte) (int, error) {
 			}
 			if b.err != nil {
 				return 0, b.err
+			}
+			if b.spilled && !b.reading {
+				return b.pass(r, p)
 			}
 			if b.startReading() {
 				b.fill()

@@ -245,3 +245,44 @@ func TestReadersSeeTheWholeBodyOrNone(t *testing.T) {
 		b.Stop()
 	}
 }
+
+// sizes notes how long the pieces are that are asked for.
+type sizes struct {
+	io.Reader
+	asked []int
+}
+
+func (s *sizes) Read(p []byte) (int, error) {
+	s.asked = append(s.asked, len(p))
+	return s.Reader.Read(p)
+}
+
+// A reader with a little less room than the body's own buffer got every piece in two,
+// the second one of a few bytes.
+func TestALongBodyPassesInPiecesOfItsReadersSize(t *testing.T) {
+	t.Parallel()
+	const limit, room = 100, LargeBuffer - 8
+	long := strings.Repeat("long", 100_000)
+	src := &sizes{Reader: strings.NewReader(long)}
+	b := NewBody(src, limit)
+	r, err := b.Open()
+	require.NoError(t, err)
+	var got strings.Builder
+	var small int
+	for buf := make([]byte, room); ; {
+		n, err := r.Read(buf)
+		got.Write(buf[:n])
+		if err != nil {
+			require.Equal(t, io.EOF, err)
+			break
+		}
+		if n < room {
+			small++
+		}
+	}
+	require.Equal(t, long, got.String())
+	require.LessOrEqual(t, small, 3, "what was kept, what follows it, and the last one")
+	require.Equal(t, room, src.asked[len(src.asked)-1])
+	require.Nil(t, b.buf)
+	require.True(t, b.Ended())
+}

@@ -12,8 +12,8 @@ import (
 type Inflow struct {
 	conn net.Conn
 	raw  syscall.RawConn // nil where there is no socket to look at
-	// receive and comes, made once.
-	try, look func(fd uintptr) (ok bool)
+	// receive, comes and peruse, made when they are needed.
+	try, look, poll func(fd uintptr) (ok bool)
 
 	buf  *Buffer // nil without one
 	size int64   // of the next one
@@ -21,6 +21,8 @@ type Inflow struct {
 	err  error
 
 	waited bool // see Await
+	// polled: there is what Poll has read. drained: the last read took all there was.
+	polled, drained bool
 }
 
 // Init makes it what comes by the connection. A type of the host's own may
@@ -32,9 +34,7 @@ type Inflow struct {
 // which says that its Read and Write are those of the socket.
 func (in *Inflow) Init(conn net.Conn) {
 	in.conn, in.size = conn, -1
-	if in.raw = socket(conn); in.raw != nil {
-		in.try, in.look = in.receive, in.comes
-	}
+	in.raw = socket(conn)
 }
 
 // Await returns when Next has something to do, on a small stack and without a
@@ -44,6 +44,9 @@ func (in *Inflow) Await() {
 		in.done()
 		in.Drop()
 		in.waited = false
+		if in.look == nil {
+			in.look = in.comes
+		}
 		_ = in.raw.Read(in.look) // Next finds the same error
 	}
 }
@@ -57,22 +60,69 @@ func (in *Inflow) comes(fd uintptr) bool {
 	return !Quiet(int(fd))
 }
 
+// Poll reports whether Next has something without waiting, and holds no buffer if not. It
+// does not look where the last read took all there was, unless again: that is for what has
+// come since, of which a Lookout tells, and for the end. The connection must be a socket.
+func (in *Inflow) Poll(again bool) bool {
+	if in.polled {
+		return true
+	}
+	in.done()
+	if in.drained && !again {
+		in.Drop()
+		return false
+	}
+	if in.poll == nil {
+		in.poll = in.peruse
+	}
+	in.err = nil
+	if err := in.raw.Read(in.poll); err != nil {
+		in.Drop()
+		in.err = err
+	}
+	in.polled = in.err != syscall.EAGAIN
+	return in.polled
+}
+
+// peruse reads what is there, and does not wait.
+func (in *Inflow) peruse(fd uintptr) bool {
+	if !in.receive(fd) {
+		in.err = syscall.EAGAIN
+	}
+	return true
+}
+
 // Next waits until something has come and returns it; it is good until the next
 // call of Next or Drop. io.EOF is the orderly end. The error may come together
 // with something.
 func (in *Inflow) Next() ([]byte, error) {
+	if in.polled {
+		in.polled = false
+		return in.got(), in.err
+	}
 	in.done()
 	if in.raw == nil {
 		n, err := in.conn.Read(in.space())
 		in.n = n
 		return in.buf.Space()[:n], err
 	}
+	if in.try == nil {
+		in.try = in.receive
+	}
 	in.err = nil
 	if err := in.raw.Read(in.try); err != nil {
 		in.Drop()
 		return nil, err
 	}
-	return in.buf.Space()[:in.n], in.err
+	return in.got(), in.err
+}
+
+// got is what the last read brought.
+func (in *Inflow) got() []byte {
+	if in.buf == nil {
+		return nil
+	}
+	return in.buf.Space()[:in.n]
 }
 
 // Drop gives back what is held. Next may be called again.
@@ -108,7 +158,9 @@ func (in *Inflow) space() []byte {
 
 // receive reads what is there, and gives the buffer back before it has to wait.
 func (in *Inflow) receive(fd uintptr) (ok bool) {
-	in.n, in.err = tryRead(int(fd), in.space())
+	space := in.space()
+	in.n, in.err = tryRead(int(fd), space)
+	in.drained = in.n < len(space)
 	if in.err == syscall.EAGAIN {
 		in.Drop()
 		return false

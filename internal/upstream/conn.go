@@ -30,9 +30,11 @@ type conn struct {
 	reused bool
 	heard  bool  // something of an answer was read
 	before int64 // what had been written before
+	late   error // of a Poll, for the next fill
 
 	mu      sync.Mutex
 	aborted bool
+	told    func() // of that; nil for nobody
 }
 
 // wire is a connection that counts what leaves by it.
@@ -101,6 +103,9 @@ func (c *conn) abort() {
 	c.aborted = true
 	if c.SetDeadline(longAgo) != nil { // one of the host's that can't
 		_ = c.Close()
+	}
+	if c.told != nil {
+		c.told()
 	}
 }
 
@@ -218,6 +223,9 @@ func (in *input) drop() {
 // fill waits until there is something more to take. io.EOF is the orderly end.
 // What comes before anything of the request has left is no answer to it.
 func (c *conn) fill() error {
+	if c.late != nil {
+		return c.late
+	}
 	c.in.drop()
 	first := !c.heard
 	var n int

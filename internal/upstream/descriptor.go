@@ -22,11 +22,13 @@ type descriptor struct {
 	// plain: the socket carries the messages themselves, not TLS.
 	plain bool
 
-	// onReadable, comes and onPeek, made once.
+	// onReadable, comes, onPoll and onPeek, made once.
 	readable func(fd uintptr) bool
 	look     func(fd uintptr) bool
+	poll     func(fd uintptr) bool
 	peek     func(fd uintptr)
 	waited   bool // see await
+	dry      bool // the last read took all there was
 
 	out  []byte // to be written before the read
 	n    int    // read
@@ -111,6 +113,7 @@ func (d *descriptor) onReadable(fd uintptr) bool {
 			d.err = io.EOF
 		default:
 			d.n = n
+			d.dry = n < len(space)
 			d.c.in.took(n)
 		}
 		return true
@@ -136,6 +139,25 @@ func (d *descriptor) send(fd int) {
 		}
 		return
 	}
+}
+
+// peruse is read, but does not wait: the error is errNothing if nothing is there.
+func (d *descriptor) peruse() (int, error) {
+	if d.poll == nil { // few need it
+		d.poll = d.onPoll
+	}
+	d.n, d.err = 0, nil
+	if err := d.Read(d.poll); err != nil {
+		return 0, err
+	}
+	return d.n, d.err
+}
+
+func (d *descriptor) onPoll(fd uintptr) bool {
+	if !d.onReadable(fd) {
+		d.dry, d.err = true, errNothing
+	}
+	return true
 }
 
 // await returns when the socket may be read from, or the wait has failed.

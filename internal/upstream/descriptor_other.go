@@ -7,7 +7,7 @@ import "net"
 // descriptor is not to be had here: connections are watched while they are idle.
 type descriptor struct {
 	idleness
-	plain bool
+	plain, dry bool
 }
 
 func newDescriptor(net.Conn, *conn) *descriptor { return nil }
@@ -17,3 +17,5 @@ func (*descriptor) exchange(p []byte) ([]byte, error) { return p, nil }
 func (*descriptor) await() {}
 
 func (*descriptor) read() (int, error) { return 0, nil }
+
+func (*descriptor) peruse() (int, error) { return 0, errNothing }

@@ -38,4 +38,7 @@ var (
 	errSurplus = errors.New("the body is longer than was said")
 	errShort   = errors.New("the body is shorter than was said")
 	errClosed  = errors.New("the answer was given up")
+
+	// errNothing is for what does not wait.
+	errNothing = errors.New("nothing has come")
 )

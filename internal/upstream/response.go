@@ -255,6 +255,9 @@ func (r *Response) Close() {
 		keep = r.upload.stop() && keep
 	}
 	keep = r.stop() && keep // else it is being aborted
+	c.mu.Lock()
+	c.told = nil
+	c.mu.Unlock()
 	if !keep {
 		_ = c.Close()
 	}

@@ -1,6 +1,9 @@
 package upstream
 
-import "context"
+import (
+	"context"
+	"net"
+)
 
 // Sent reports whether the request was sent whole. It gives one that is nearly sent
 // a moment for that.
@@ -32,4 +35,52 @@ func (r *Response) Await() {
 			r.c.fd.await()
 		}
 	}
+}
+
+// Socket returns the connection if it can be watched for what comes, for Poll; else nil.
+func (r *Response) Socket() net.Conn {
+	if r.c == nil || r.c.fd == nil || !r.c.fd.plain {
+		return nil
+	}
+	return r.c.wire.Conn
+}
+
+// OnAbort has f called when the exchange is aborted, once Poll shows that, on any
+// goroutine. It must not wait. It is for a Response that was shed.
+func (r *Response) OnAbort(f func()) {
+	c := r.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.told = f
+	if c.aborted {
+		f()
+	}
+}
+
+// Poll reports whether Next has something, an end or a failure too, without waiting. If
+// not, there is a buffer only for what is half of something. It does not look where the
+// last read took all there was, unless again: that is for what has come since, and for
+// the end. It is for a Response that has a Socket.
+func (r *Response) Poll(again bool) bool {
+	for r.err == nil && r.c != nil {
+		for r.framing == byChunks && r.state != chunkData && r.err == nil && r.control() { //nolint:revive // control does it
+		}
+		if r.err != nil || r.Ready() {
+			return true
+		}
+		c := r.c
+		c.in.drop()
+		if c.fd.dry && !again {
+			return false
+		}
+		n, err := c.fd.peruse()
+		if err == errNothing {
+			return false
+		}
+		if n == 0 {
+			c.late = err
+			return true
+		}
+	}
+	return true
 }

@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -95,4 +96,87 @@ func TestAConnectionThatIsBeingAbortedIsNotKeptForWhatWasShed(t *testing.T) {
 	first.tell()
 	_, err = do(t.Context(), pool, w.request("GET", "/"))
 	require.NoError(t, err)
+}
+
+// Poll reads what is there and waits for nothing, wherever pieces end; and it shows an
+// abort to whoever is told of that.
+func TestAnAnswerIsPolledWithoutWaiting(t *testing.T) {
+	t.Parallel()
+	open := func(ctx context.Context) (body *Response, step chan string) {
+		step = make(chan string)
+		w := newTCPWorker(t, func(p *peer) {
+			p.head()
+			p.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\none\r\n")
+			for text := range step {
+				p.send(text)
+			}
+		})
+		resp, err := w.pool().Do(t.Context(), w.request("GET", "/"))
+		require.NoError(t, err)
+		body = resp.Shed(ctx)
+		require.NotNil(t, body.Socket())
+		return body, step
+	}
+	ready := func(r *Response) {
+		t.Helper()
+		require.Eventually(t, func() bool { return r.Poll(true) }, patience, time.Millisecond)
+	}
+	body, step := open(t.Context())
+	ready(body)
+	piece, err := body.Next()
+	require.NoError(t, err)
+	require.Equal(t, "one", string(piece))
+	require.False(t, body.Poll(true))
+	require.Nil(t, body.c.in.buf)
+	for _, half := range []string{"3", "\r", "\n"} {
+		step <- half
+		require.False(t, body.Poll(false), "it does not look")
+		require.False(t, body.Poll(true), "there is no piece yet")
+	}
+	step <- "tw"
+	ready(body)
+	piece, err = body.Next()
+	require.NoError(t, err)
+	require.Equal(t, "tw", string(piece))
+	step <- "o\r\n0\r\n\r\n"
+	ready(body)
+	piece, err = body.Next()
+	require.Equal(t, "o", string(piece))
+	for err == nil { // the end may come later
+		ready(body)
+		_, err = body.Next()
+	}
+	require.Equal(t, io.EOF, err)
+	require.True(t, body.Poll(false))
+	body.Close()
+	require.Nil(t, body.Socket())
+	close(step)
+
+	ctx, cancel := context.WithCancel(t.Context())
+	body, step = open(ctx)
+	ready(body)
+	_, err = body.Next()
+	require.NoError(t, err)
+	told := make(chan struct{}, 2)
+	body.OnAbort(func() { told <- struct{}{} })
+	require.False(t, body.Poll(true))
+	cancel()
+	<-told
+	require.True(t, body.Poll(true), "by then it shows")
+	_, err = body.Next()
+	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+	body.OnAbort(func() { told <- struct{}{} })
+	<-told // also of one that was
+	body.Close()
+	close(step)
+
+	body, step = open(t.Context())
+	ready(body)
+	_, err = body.Next()
+	require.NoError(t, err)
+	close(step) // the worker breaks off
+	ready(body)
+	_, err = body.Next()
+	require.ErrorIs(t, err, io.ErrUnexpectedEOF)
+	body.Close()
 }
