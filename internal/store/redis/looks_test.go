@@ -123,7 +123,7 @@ func TestALookThatIsLateSaysNothing(t *testing.T) {
 	d := openAs(client, "late", lease)
 	require.NoError(t, d.track(t.Context()))
 	client.late.Store(false)
-	_, _, err := d.generation(t.Context(), d.lines.of(d.keys, "/counters", "x"))
+	_, err := d.generation(t.Context(), d.lines.of(d.keys, "/counters", "x"))
 	require.NoError(t, err)
 	require.True(t, client.late.Load())
 }
