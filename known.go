@@ -80,7 +80,8 @@ func (p *placer) recall(ctx context.Context, a ask) (route, bool) {
 		return route{}, false
 	}
 	known, err := p.known(ctx, a.instance)
-	if err != nil || known.SessionID == "" || time.Since(known.AsOf) > p.lease/trusts {
+	now := time.Now()
+	if err != nil || known.SessionID == "" || now.Sub(known.AsOf) > p.lease/trusts {
 		return route{}, false
 	}
 	if !p.vouched.vouches(p.bucket(a.instance), known, a.unless()) {
@@ -90,10 +91,10 @@ func (p *placer) recall(ctx context.Context, a ask) (route, bool) {
 	if latest := known.AsOf.Add(p.lease); latest.Before(until) {
 		until = latest
 	}
-	rt := route{lease: s, epoch: known.Epoch, until: until, recalled: true}
-	if s == nil || rt.over() {
+	if s == nil || !now.Before(until) { // it is asked again before anything is sent
 		return route{}, false
 	}
+	rt := route{lease: s, epoch: known.Epoch, until: until, recalled: true}
 	p.routes.renew(a.instance, had, rt)
 	return rt, true
 }
