@@ -2,6 +2,7 @@ package pinboard
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"time"
 
@@ -198,7 +199,7 @@ func (v *vouched) vouch(b bucket, generation, sessionID, unbound string) {
 		clear(known.unbound)
 	}
 	if unbound != "" {
-		known.unbound[unbound] = struct{}{}
+		known.unbound[strings.Clone(unbound)] = struct{}{} // it may be part of a long request target
 	}
 }
 
