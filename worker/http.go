@@ -47,6 +47,7 @@ func (w *Worker) serve(rw http.ResponseWriter, r *http.Request, own bool) {
 		w.probe(rw, r, w.serveReady)
 	default:
 		if ref := w.serveInstance(rw, r, path, own); ref != nil {
+			leaveRest(rw, r)
 			ref.write(rw)
 		}
 	}
@@ -169,6 +170,7 @@ func (w *Worker) serveAttested(v *visit, began time.Duration, path string, rw ht
 // may keep an answer back, or give one of its own.
 func (w *Worker) serveMiddleware(v *visit, rw http.ResponseWriter, r *http.Request) {
 	if w.lease.state() == leaseExpired {
+		leaveRest(rw, r)
 		v.refuse(refuseExpired, rw)
 		return
 	}
@@ -205,6 +207,7 @@ func (w *Worker) enter(v *visit, ctx context.Context, rw http.ResponseWriter, r 
 	f.Context = ctx
 	if ref := w.dir.enter(f, v); ref != nil {
 		w.metrics.refused(ref, r)
+		leaveRest(rw, r)
 		v.refuse(ref, rw)
 		return
 	}
