@@ -150,7 +150,7 @@ func (a *attempt) close() {
 
 // request makes the one request that goes to the worker.
 func (e *exchange) request(a *attempt) error {
-	attestation, err := a.lease.attestation(e.call.claims, time.Now())
+	attestation, err := a.lease.attestation(e.call.claims, a.flow.opened)
 	if err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"sync"
+	"sync/atomic"
 
 	"github.com/pinboard-go/pinboard/internal/store"
 )
@@ -32,6 +33,7 @@ var (
 
 // boundNames remembers bindings under host names. The zero value knows none.
 type boundNames struct {
+	any   atomic.Bool // there are names
 	mu    sync.Mutex
 	names map[string]struct{}
 }
@@ -49,11 +51,13 @@ func (b *boundNames) note(binding string, bound bool) {
 	switch {
 	case !bound:
 		delete(b.names, binding)
+		b.any.Store(len(b.names) > 0)
 		return
 	case b.names == nil, len(b.names) >= maxBound:
 		b.names = map[string]struct{}{}
 	}
 	b.names[binding] = struct{}{}
+	b.any.Store(true)
 }
 
 // under returns the instance as the placer and the store know it: its namespace
@@ -63,16 +67,9 @@ func (i instance) under(hostname string) instance {
 	return i
 }
 
-// any reports whether there are any.
-func (b *boundNames) any() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return len(b.names) > 0
-}
-
 // pick chooses the binding to ask first.
 func (p *placer) pick(a ask) ask {
-	if a.host == "" || !p.bound.any() {
+	if a.host == "" || !p.bound.any.Load() {
 		return a
 	}
 	if bound := a.under(a.host); p.bound.has(bound.namespace) {

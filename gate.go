@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -14,8 +15,8 @@ const gateEvery = 250 * time.Millisecond
 // that has stopped answering: after one look-up has timed out, only one in a
 // while is let through until one is answered. The zero gate is open.
 type gate struct {
+	shut  atomic.Bool // changed under mu
 	mu    sync.Mutex
-	shut  bool
 	retry time.Time
 }
 
@@ -55,16 +56,12 @@ func (g *gate) glance(ctx context.Context, f func(context.Context) error) error 
 }
 
 // isShut reports whether the store is known not to answer.
-func (g *gate) isShut() bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.shut
-}
+func (g *gate) isShut() bool { return g.shut.Load() }
 
 func (g *gate) enter() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if !g.shut {
+	if !g.isShut() {
 		return true
 	}
 	if time.Now().Before(g.retry) {
@@ -77,7 +74,7 @@ func (g *gate) enter() bool {
 func (g *gate) leave(silent bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.shut = silent
+	g.shut.Store(silent)
 	if silent {
 		g.retry = time.Now().Add(gateEvery)
 	}

@@ -235,7 +235,8 @@ func (p proxies) appendForwarded(b []byte, r *http.Request, from netip.Addr) []b
 	add(headerForwardedProto, proto)
 	add(headerForwardedHost, r.Host)
 	if from.IsValid() {
-		add(headerForwardedFor, from.String())
+		var room [48]byte // for any address
+		add(headerForwardedFor, string(from.AppendTo(room[:0])))
 	}
 	return b
 }

@@ -2,6 +2,7 @@ package pinboard
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"time"
 
@@ -80,7 +81,8 @@ func (p *placer) recall(ctx context.Context, a ask) (route, bool) {
 		return route{}, false
 	}
 	known, err := p.known(ctx, a.instance)
-	if err != nil || known.SessionID == "" || time.Since(known.AsOf) > p.lease/trusts {
+	now := time.Now()
+	if err != nil || known.SessionID == "" || now.Sub(known.AsOf) > p.lease/trusts {
 		return route{}, false
 	}
 	if !p.vouched.vouches(p.bucket(a.instance), known, a.unless()) {
@@ -90,10 +92,10 @@ func (p *placer) recall(ctx context.Context, a ask) (route, bool) {
 	if latest := known.AsOf.Add(p.lease); latest.Before(until) {
 		until = latest
 	}
-	rt := route{lease: s, epoch: known.Epoch, until: until, recalled: true}
-	if s == nil || rt.over() {
+	if s == nil || !now.Before(until) { // it is asked again before anything is sent
 		return route{}, false
 	}
+	rt := route{lease: s, epoch: known.Epoch, until: until, recalled: true}
 	p.routes.renew(a.instance, had, rt)
 	return rt, true
 }
@@ -189,7 +191,7 @@ func (v *vouched) vouch(b bucket, generation, sessionID, unbound string) {
 		clear(known.unbound)
 	}
 	if unbound != "" {
-		known.unbound[unbound] = struct{}{}
+		known.unbound[strings.Clone(unbound)] = struct{}{} // it may be part of a long request target
 	}
 }
 

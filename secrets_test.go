@@ -238,7 +238,7 @@ type built struct {
 // buildList lists this module's packages and all that they import, compiled.
 func buildList(t *testing.T) (list []built, imports types.Importer, fset *token.FileSet) {
 	t.Helper()
-	out, err := exec.CommandContext(t.Context(), "go", "list", "-export", "-deps", "-json=ImportPath,Dir,Export,Standard,GoFiles", "./...").Output()
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-pgo=off", "-export", "-deps", "-json=ImportPath,Dir,Export,Standard,GoFiles", "./...").Output()
 	require.NoError(t, err)
 	exports := map[string]string{}
 	for dec := json.NewDecoder(strings.NewReader(string(out))); ; {

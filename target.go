@@ -118,14 +118,17 @@ func (t target) instance() (instance, error) {
 	if err != nil {
 		return instance{}, refuse(http.StatusBadRequest, "the path has a malformed escape")
 	}
-	namespace := "/" + name
-	if err := wire.CheckNamespace(namespace); err != nil {
+	// Both are remembered, and so are a text of their own, not part of the request's,
+	// which may be a thousand times as long.
+	both := "/" + name + id
+	i := instance{namespace: both[:1+len(name)], id: both[1+len(name):]}
+	if err := wire.CheckNamespace(i.namespace); err != nil {
 		return instance{}, refuse(http.StatusBadRequest, "invalid namespace: "+err.Error())
 	}
-	if err := wire.CheckID(id); err != nil {
+	if err := wire.CheckID(i.id); err != nil {
 		return instance{}, refuse(http.StatusBadRequest, "invalid id: "+err.Error())
 	}
-	return instance{namespace: namespace, id: id}, nil
+	return i, nil
 }
 
 // original returns the request with the URL the client sent, for callbacks of

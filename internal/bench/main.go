@@ -8,13 +8,15 @@
 //	go run ./internal/bench -part scale
 //	go run ./internal/bench -part streams
 //	go run ./internal/bench -part worker
+//	go run ./internal/bench -part profile
 //
 // A rate on its own says as much of the machine, and of what else runs on it, as
 // of pinboard; so what counts is a ratio of two rates that were measured in one
 // run, in rounds that take turns, by the medians. Everything listens on the
 // loopback address and ends with the run.
 //
-// Each part is a file, and in the list of parts below.
+// Each part is a file, and in the list of parts below. The last one measures nothing:
+// it makes the profile that the server is built by.
 package main
 
 import (
@@ -42,6 +44,7 @@ var parts = map[string]func(context.Context, settings) error{
 	"bulk":       bulk,
 	"heartbeats": heartbeats,
 	"placements": placements,
+	"profile":    profile,
 	"requests":   requests,
 	"routes":     routes,
 	"scale":      scale,

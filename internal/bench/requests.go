@@ -83,26 +83,34 @@ func (l requestLoad) kind(proxy string, p *proxied) *kind {
 	return &kind{name: proxy + ", " + l.name, round: func(ctx context.Context) (sample, error) { return l.round(ctx, p) }}
 }
 
-// round asks the proxy on all connections, each one request after the other.
+// round measures one run.
 func (l requestLoad) round(ctx context.Context, p *proxied) (sample, error) {
 	before, err := p.cpu()
 	if err != nil {
 		return sample{}, err
 	}
-	begun, each := time.Now(), max(1, l.calls/l.conns)
+	begun := time.Now()
+	if err := l.run(ctx, p.addr); err != nil {
+		return sample{}, err
+	}
+	took := time.Since(begun)
+	after, err := p.cpu()
+	calls := float64(l.each() * l.conns)
+	return sample{rate: calls / took.Seconds(), cpu: calls / (after - before).Seconds()}, err
+}
+
+// each is how many calls a connection makes.
+func (l requestLoad) each() int { return max(1, l.calls/l.conns) }
+
+// run asks a server on all connections, each one request after the other.
+func (l requestLoad) run(ctx context.Context, addr string) error {
 	errs := make([]error, l.conns)
 	var group sync.WaitGroup
 	for i := range l.conns {
-		group.Go(func() { errs[i] = l.client(ctx, p.addr, i, each) })
+		group.Go(func() { errs[i] = l.client(ctx, addr, i, l.each()) })
 	}
 	group.Wait()
-	took := time.Since(begun)
-	after, err := p.cpu()
-	if err := errors.Join(append(errs, err)...); err != nil {
-		return sample{}, err
-	}
-	calls := float64(each * l.conns)
-	return sample{rate: calls / took.Seconds(), cpu: calls / (after - before).Seconds()}, nil
+	return errors.Join(errs...)
 }
 
 // client asks n times on one connection, for one id after the other.

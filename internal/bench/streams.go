@@ -167,37 +167,43 @@ func echoes(ctx context.Context, kind string, w *streamWorker, length int) (each
 		return 0, 0, err
 	}
 	defer p.stop()
-	text := message(length)
-	counts, errs := make([]int, sockets), make([]error, sockets)
 	before, err := p.cpu()
 	if err != nil {
 		return 0, 0, err
 	}
 	begun := time.Now()
+	total, err := echoAll(ctx, p.addr, message(length), watching)
+	if err != nil {
+		return 0, 0, err
+	}
+	took := time.Since(begun)
+	after, err := p.cpu()
+	return (after - before) / time.Duration(total), float64(total) / took.Seconds(), err
+}
+
+// echoAll has WebSockets echo a message for some time, and returns how often they
+// did.
+func echoAll(ctx context.Context, addr string, message []byte, most time.Duration) (total int, err error) {
+	counts, errs := make([]int, sockets), make([]error, sockets)
+	begun := time.Now()
 	var group sync.WaitGroup
 	for i := range sockets {
 		group.Go(func() {
-			conn, in, err := ask(ctx, p.addr, "ws", i)
+			conn, in, err := ask(ctx, addr, "ws", i)
 			if err != nil {
 				errs[i] = err
 				return
 			}
 			defer func() { _ = conn.Close() }()
-			for time.Since(begun) < watching && errs[i] == nil && ctx.Err() == nil {
-				errs[i] = echo(conn, in, text)
+			for time.Since(begun) < most && errs[i] == nil && ctx.Err() == nil {
+				errs[i] = echo(conn, in, message)
 				counts[i]++
 			}
 		})
 	}
 	group.Wait()
-	took := time.Since(begun)
-	after, err := p.cpu()
-	total := 0
 	for _, count := range counts {
 		total += count
 	}
-	if err := errors.Join(append(errs, err, ctx.Err())...); err != nil {
-		return 0, 0, err
-	}
-	return (after - before) / time.Duration(total), float64(total) / took.Seconds(), nil
+	return total, errors.Join(append(errs, ctx.Err())...)
 }

@@ -60,7 +60,7 @@ func run(m *testing.M) (status int) {
 
 // build makes the server and the Go worker, with the race detector in them.
 func build(dir string) error {
-	cmd := exec.Command("go", "build", "-race", "-buildvcs=false", "-o", dir+string(os.PathSeparator), "./cmd/pinboard", "./internal/e2e/testdata/goworker")
+	cmd := exec.Command("go", "build", "-race", "-pgo=off", "-buildvcs=false", "-o", dir+string(os.PathSeparator), "./cmd/pinboard", "./internal/e2e/testdata/goworker")
 	cmd.Dir = filepath.Join("..", "..")
 	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
 	pinboardBinary = filepath.Join(dir, "pinboard")

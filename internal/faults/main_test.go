@@ -42,7 +42,7 @@ func run(m *testing.M) (status int) {
 		fmt.Fprintln(os.Stderr, "make clocks that can be stepped:", err)
 		return 1
 	}
-	cmd := exec.Command("go", "build", "-race", "-buildvcs=false", "-overlay", path, "-o", dir+string(os.PathSeparator),
+	cmd := exec.Command("go", "build", "-race", "-pgo=off", "-buildvcs=false", "-overlay", path, "-o", dir+string(os.PathSeparator),
 		"./cmd/pinboard", "./internal/faults/testdata/goworker")
 	cmd.Dir = filepath.Join("..", "..")
 	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr

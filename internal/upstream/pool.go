@@ -243,23 +243,25 @@ func (p *Pool) pop(o *origin) *conn {
 // release takes a connection back, to keep it or, when it was closed, to forget
 // it.
 func (p *Pool) release(c *conn, keep bool) {
-	o := c.origin
 	if keep = keep && !p.cfg.DisableKeepAlives; keep {
 		c.idle.start()
-		keep = p.keep(c)
 	}
-	if !keep {
+	if !p.takeBack(c, keep) {
 		_ = c.Close()
 	}
-	p.done(o)
+	if c.origin.turns != nil {
+		<-c.origin.turns
+	}
 }
 
-// keep reports whether there is room for an idle connection, and keeps it.
-func (p *Pool) keep(c *conn) bool {
+// takeBack is leave for who had the connection. It keeps that if it is to be kept
+// and there is room, and reports whether it has.
+func (p *Pool) takeBack(c *conn, keep bool) (kept bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	o := c.origin
-	if len(o.free) >= p.cfg.MaxIdlePerOrigin || p.cfg.MaxIdle > 0 && p.idle >= p.cfg.MaxIdle {
+	defer p.left(o)
+	if !keep || len(o.free) >= p.cfg.MaxIdlePerOrigin || p.cfg.MaxIdle > 0 && p.idle >= p.cfg.MaxIdle {
 		return false
 	}
 	c.since = time.Now()

@@ -1,6 +1,7 @@
 package deploy
 
 import (
+	"debug/buildinfo"
 	"debug/elf"
 	"io/fs"
 	"net/http"
@@ -9,6 +10,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime/debug"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -93,6 +96,9 @@ func TestTheImagesProgramNeedsNothingBesideIt(t *testing.T) {
 		out, err := compile.CombinedOutput()
 		require.NoError(t, err, "%s", out)
 
+		if pkg == "./cmd/pinboard" {
+			requireProfile(t, filepath.Join(image, "app"))
+		}
 		program, err := elf.Open(filepath.Join(image, "app"))
 		require.NoError(t, err)
 		for _, part := range program.Progs {
@@ -116,6 +122,16 @@ func TestTheImagesProgramNeedsNothingBesideIt(t *testing.T) {
 	}
 }
 
+// requireProfile checks that the compiler had the profile that lies beside the server.
+func requireProfile(t *testing.T, program string) {
+	t.Helper()
+	info, err := buildinfo.ReadFile(program)
+	require.NoError(t, err)
+	require.True(t, slices.ContainsFunc(info.Settings, func(s debug.BuildSetting) bool {
+		return s.Key == "-pgo" && filepath.Base(s.Value) == "default.pgo"
+	}), "%v", info.Settings)
+}
+
 // confined puts a program into a root of its own, as a user without rights.
 func confined(root string) *syscall.SysProcAttr {
 	const nobody = 65532
@@ -137,7 +153,7 @@ func TestTheBuildSeesSourcesAlone(t *testing.T) {
 	ignored, err := patternmatcher.New(patterns)
 	require.NoError(t, err)
 	for name, want := range map[string]bool{
-		"go.mod": false, "worker/worker.go": false, "internal/store/redis/lua/resolve.lua": false, "examples/chat/page.html": false, "internal/ui/static/app.js": false, "internal/ui/static/style.css": false, "internal/ui/static/icon.svg": false,
+		"go.mod": false, "worker/worker.go": false, "internal/store/redis/lua/resolve.lua": false, "examples/chat/page.html": false, "internal/ui/static/app.js": false, "internal/ui/static/style.css": false, "internal/ui/static/icon.svg": false, "cmd/pinboard/default.pgo": false,
 		".git/config": true, ".env": true, ".cache/venv/x.go": true, "key.pem": true, "worker/worker_test.go": true, "examples/kubernetes/base/secret.yaml": true,
 	} {
 		out, err := ignored.MatchesOrParentMatches(name)

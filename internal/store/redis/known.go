@@ -83,7 +83,7 @@ func (d *directory) atHand(l *line, id string) (store.Known, error) {
 	if d.lines.looks.Add(1) > maxLooks || !l.answers.Load() {
 		return store.Known{}, fmt.Errorf("redis known: %w", store.AtHand.Err())
 	}
-	known, err := d.known(store.AtHand, l, id)
+	known, err := d.knownBy(store.AtHand, l, id, l.recent())
 	if err != nil {
 		l.answers.Store(false)
 	}
@@ -91,11 +91,19 @@ func (d *directory) atHand(l *line, id string) (store.Known, error) {
 }
 
 func (d *directory) known(ctx context.Context, l *line, id string) (store.Known, error) {
-	generation, asOf, err := d.generation(ctx, l)
-	if err != nil {
-		return store.Known{}, err
+	return d.knownBy(ctx, l, id, nil)
+}
+
+// knownBy is known with the generation as it was seen, if that is not nil.
+func (d *directory) knownBy(ctx context.Context, l *line, id string, seen *glimpse) (store.Known, error) {
+	if seen == nil {
+		var err error
+		if seen, err = d.generation(ctx, l); err != nil {
+			return store.Known{}, err
+		}
+		l.seen.Store(seen)
 	}
-	known := store.Known{Generation: generation, AsOf: asOf}
+	known := store.Known{Generation: seen.generation, AsOf: seen.asOf}
 	command := d.client.B().Arbitrary("HGET").Keys(l.bucket.rows(d.keys.leaf(id))).Args(id).Build()
 	row, err := d.cached(ctx, rueidis.Cacheable(command), rowKept).ToString()
 	switch {
@@ -113,9 +121,31 @@ func (d *directory) known(ctx context.Context, l *line, id string) (store.Known,
 	return known, nil
 }
 
-// generation returns a bucket's generation, and the latest time when the
+// glimpse is a generation of a bucket, which it had at asOf or later, and when this
+// node began to look.
+type glimpse struct {
+	generation   string
+	asOf, looked time.Time
+}
+
+// glimpsed is for how long a glimpse serves others, each of whom looks at a row anew.
+// What it says stays true: the bucket had that generation at asOf or later. And what
+// the row is now it was at asOf or has become since. It is as if whoever looks had
+// been slow between the two looks.
+const glimpsed = time.Millisecond
+
+// recent returns what was seen just now; nil for nothing.
+func (l *line) recent() *glimpse {
+	seen := l.seen.Load()
+	if seen == nil || time.Since(seen.looked) >= glimpsed {
+		return nil
+	}
+	return seen
+}
+
+// generation returns a bucket's generation, as of the latest time when the
 // connection that tells of the bucket's rows was asked and then answered.
-func (d *directory) generation(ctx context.Context, l *line) (string, time.Time, error) {
+func (d *directory) generation(ctx context.Context, l *line) (*glimpse, error) {
 	every := time.Duration(d.lease) * time.Millisecond / confirmations
 	question := l.question(d.client)
 	for {
@@ -124,17 +154,17 @@ func (d *directory) generation(ctx context.Context, l *line) (string, time.Time,
 		text, err := res.ToString()
 		switch {
 		case err != nil:
-			return "", time.Time{}, failed("known", err).err
+			return nil, failed("known", err).err
 		case res.IsCacheHit():
-			return text, l.lastHeard(asked.Add(-2 * every)), nil
+			return &glimpse{text, l.lastHeard(asked.Add(-2 * every)), asked}, nil
 		}
 		// A client of a cluster may have been sent on, and have asked another
 		// connection than the one that it looks for the rows on.
 		if look := d.cached(store.AtHand, question, every); look.IsCacheHit() {
-			return text, l.heard(asked), nil
+			return &glimpse{text, l.heard(asked), asked}, nil
 		}
 		if time.Since(asked) < every {
-			return "", time.Time{}, failed("known", errSentOn).err
+			return nil, failed("known", errSentOn).err
 		}
 		// The look came so late that it says nothing.
 	}
@@ -189,6 +219,8 @@ type line struct {
 	// answers: a question was answered that somebody waited for, and no look was in
 	// vain since.
 	answers atomic.Bool
+	// seen is the generation as it was seen last, nil if it was not.
+	seen atomic.Pointer[glimpse]
 
 	mu sync.Mutex
 	// asked is when Redis was asked for the generation, to which it answered

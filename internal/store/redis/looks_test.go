@@ -124,7 +124,61 @@ func TestALookThatIsLateSaysNothing(t *testing.T) {
 	d := openAs(client, "late", lease)
 	require.NoError(t, d.track(t.Context()))
 	client.late.Store(false)
-	_, _, err := d.generation(t.Context(), d.lines.of(d.keys, "/counters", "x"))
+	_, err := d.generation(t.Context(), d.lines.of(d.keys, "/counters", "x"))
 	require.NoError(t, err)
 	require.True(t, client.late.Load())
+}
+
+// counting is a client that counts looks at generations.
+type counting struct {
+	rueidis.Client
+	looks atomic.Int64
+}
+
+func (c *counting) DoCache(ctx context.Context, cmd rueidis.Cacheable, ttl time.Duration) rueidis.RedisResult {
+	if cmd.Commands()[0] == "GETRANGE" {
+		c.looks.Add(1)
+	}
+	return c.Client.DoCache(ctx, cmd, ttl)
+}
+
+// A generation that was seen just now is not looked at again, a row always is.
+func TestAGlimpseOfTheGenerationServesWhoeverLooksAtARow(t *testing.T) {
+	t.Parallel()
+	client := &counting{Client: redistest.New(t, redistest.Options{}).Client(t)}
+	d := openAs(client, "glimpse", time.Hour)
+	session, epochs := d.placed(t, "x", "y")
+	look := func(id string) store.Known {
+		known, err := d.Known(t.Context(), "/counters", id)
+		require.NoError(t, err)
+		require.Equal(t, session, known.SessionID)
+		return known
+	}
+	line := d.lines.of(d.keys, "/counters", "x")
+	seenBefore := func(ago time.Duration) {
+		seen := *line.seen.Load()
+		seen.looked = time.Now().Add(-ago)
+		line.seen.Store(&seen)
+	}
+	for range 2 { // the second time they are at hand
+		look("x")
+		look("y")
+	}
+	seenBefore(-time.Hour)
+	before := client.looks.Load()
+	x, y := look("x"), look("y")
+	require.Equal(t, before, client.looks.Load())
+	require.Equal(t, epochs, []int64{x.Epoch, y.Epoch})
+	require.Equal(t, x.Generation, y.Generation)
+	require.Equal(t, x.AsOf, y.AsOf)
+
+	moved := d.move(t, session, "y")[0]
+	until(t, func() bool {
+		seenBefore(-time.Hour)
+		return look("y").Epoch == moved
+	})
+	seenBefore(glimpsed)
+	before = client.looks.Load()
+	look("x")
+	require.Equal(t, before+1, client.looks.Load())
 }
