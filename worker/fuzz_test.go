@@ -26,7 +26,7 @@ func fuzzed(t *testing.T) *Worker {
 	require.NoError(t, w.Host("/c", echo))
 	t.Cleanup(func() {
 		w.reg.mu.Lock()
-		w.reg.session = "" // else the shutdown lingers, for requests on their way
+		w.reg.session.Store(nil) // else the shutdown lingers, for requests on their way
 		w.reg.mu.Unlock()
 		require.NoError(t, w.Shutdown(context.Background()))
 	})
@@ -90,7 +90,7 @@ func FuzzInstancePaths(f *testing.F) {
 			path := u.EscapedPath()
 			require.True(t, strings.HasSuffix(path, id+rest) || strings.HasSuffix(path+"/", id+rest), "%q of %q", id+rest, target)
 		}
-		if n, ok := placementEpoch(r.Header); ok {
+		if n, ok := placementEpoch(r.Header[wire.HeaderEpoch]); ok {
 			require.GreaterOrEqual(t, n, int64(0))
 		}
 	})

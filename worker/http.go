@@ -3,7 +3,6 @@ package worker
 import (
 	"context"
 	"errors"
-	"maps"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -77,7 +76,7 @@ func (w *Worker) serveChallenge(rw http.ResponseWriter, r *http.Request) *refusa
 
 func (w *Worker) serveStats(rw http.ResponseWriter, r *http.Request) *refusal {
 	if !w.hasSecret(r) {
-		if _, err := w.attested(r, w.clock().wall); err != nil {
+		if _, _, err := w.attested(r.Header[wire.HeaderAttestation]); err != nil {
 			return refuseProbe
 		}
 	}
@@ -106,32 +105,81 @@ func (w *Worker) hasSecret(r *http.Request) bool {
 var errNoAttestation = errors.New("not exactly one attestation")
 
 // attested returns what pinboard attests of the request: that it is meant for
-// this worker's current session, and who calls.
-func (w *Worker) attested(r *http.Request, now time.Time) (attest.Claims, error) {
-	sent := r.Header[wire.HeaderAttestation]
+// this worker's current session, and who calls; and when it was asked.
+func (w *Worker) attested(sent []string) (claims attest.Claims, now instant, err error) {
 	if len(sent) != 1 {
-		return attest.Claims{}, errNoAttestation
+		return attest.Claims{}, instant{}, errNoAttestation
 	}
-	return w.attests.Verify(sent[0], w.reg.sessionID(), now)
+	claims, err = w.attests.Verify(sent[0], w.reg.sessionID(), func() time.Time {
+		now = w.clock()
+		return now.wall
+	})
+	return claims, now, err
+}
+
+// ours are the headers of pinboard's own that a request came with.
+type ours struct {
+	attestation, epoch []string
+	n                  int // of all, with those that no worker expects
+}
+
+// oursIn looks through a request's header once, and for all of it.
+func oursIn(h http.Header) (o ours) {
+	for name, values := range h {
+		if !wire.Reserved(name) { // nearly always
+			continue
+		}
+		o.n++
+		switch name {
+		case wire.HeaderAttestation:
+			o.attestation = values
+		case wire.HeaderEpoch:
+			o.epoch = values
+		}
+	}
+	return o
+}
+
+// without returns a copy of a header in which they are not.
+func (o *ours) without(h http.Header) http.Header {
+	others := make(http.Header, len(h)-o.n)
+	for name, values := range h {
+		if !wire.Reserved(name) {
+			others[name] = values
+		}
+	}
+	return others
+}
+
+// drop takes them out of a header.
+func (o *ours) drop(h http.Header) {
+	before := len(h)
+	delete(h, wire.HeaderAttestation)
+	delete(h, wire.HeaderEpoch)
+	if before-len(h) < o.n {
+		dropReserved(h)
+	}
 }
 
 // serveInstance serves an instance's route, or returns why not. Nothing is
 // looked at before the attestation is.
 func (w *Worker) serveInstance(rw http.ResponseWriter, r *http.Request, path string, own bool) *refusal {
-	v := &visit{refuse: (*refusal).write, own: own}
-	now := w.clock()
-	if !w.opts.local() {
-		var err error
-		if v.by, err = w.attested(r, now.wall); err != nil {
-			return refuseAttestation
-		}
+	sent := oursIn(r.Header)
+	if w.opts.local() {
+		v := &visit{refuse: (*refusal).write, own: own, came: w.clock(), ours: sent}
+		return w.serveAttested(v, path, rw, r)
 	}
-	return w.serveAttested(v, now.mono, path, rw, r)
+	by, came, err := w.attested(sent.attestation)
+	if err != nil {
+		return refuseAttestation
+	}
+	v := &visit{refuse: (*refusal).write, own: own, came: came, ours: sent, by: by}
+	return w.serveAttested(v, path, rw, r)
 }
 
 // serveAttested serves an instance's route to a caller that is known. What is
-// refused is returned, or written by v.refuse. The request came at began.
-func (w *Worker) serveAttested(v *visit, began time.Duration, path string, rw http.ResponseWriter, r *http.Request) *refusal {
+// refused is returned, or written by v.refuse.
+func (w *Worker) serveAttested(v *visit, path string, rw http.ResponseWriter, r *http.Request) *refusal {
 	namespace, id, rest, ok := splitPath(path)
 	if !ok {
 		return refusePath
@@ -144,9 +192,9 @@ func (w *Worker) serveAttested(v *visit, began time.Duration, path string, rw ht
 		return &refusal{status: http.StatusBadRequest, detail: err.Error()}
 	}
 	v.Context, v.key, v.worker, v.host = r.Context(), key{h.namespace, id}, w, h
-	v.watch = stopwatch{clock: w.clock, began: began, into: h.duration}
+	v.watch = stopwatch{clock: w.clock, began: v.came.mono, into: h.duration}
 	defer v.watch.stop()
-	if v.epoch, ok = placementEpoch(r.Header); !ok {
+	if v.epoch, ok = placementEpoch(v.ours.epoch); !ok {
 		return refuseEpoch
 	}
 	if w.opts.local() {
@@ -158,7 +206,7 @@ func (w *Worker) serveAttested(v *visit, began time.Duration, path string, rw ht
 	}
 	v.rest = place{raw: rest, path: inner}
 	if h.opts.Middleware == nil {
-		w.enter(v, v, rw, r)
+		w.enter(v, v, &v.came, rw, r)
 		return nil
 	}
 	w.serveMiddleware(v, rw, r)
@@ -191,19 +239,20 @@ func (w *Worker) fromMiddleware(h *host) http.Handler {
 			refusePath.write(rw) // a middleware kept it for a request of its own
 			return
 		}
-		w.enter(v, r.Context(), rw, r)
+		w.enter(v, r.Context(), nil, rw, r)
 	})
 }
 
 // enter lets a request in to its instance, or refuses it. ctx is what its
-// context is to be derived from.
-func (w *Worker) enter(v *visit, ctx context.Context, rw http.ResponseWriter, r *http.Request) {
+// context is to be derived from, and now when the clocks were read, nil if the
+// request has waited for anything since.
+func (w *Worker) enter(v *visit, ctx context.Context, now *instant, rw http.ResponseWriter, r *http.Request) {
 	f := &v.flight
 	if v.entered.Swap(true) {
 		f = &flight{} // it has been here before
 	}
 	f.Context = ctx
-	if ref := w.dir.enter(f, v); ref != nil {
+	if ref := w.dir.enter(f, v, now); ref != nil {
 		w.metrics.refused(ref, r)
 		v.refuse(ref, rw)
 		return
@@ -220,8 +269,7 @@ func (w *Worker) enter(v *visit, ctx context.Context, rw http.ResponseWriter, r 
 
 // placementEpoch reads the placement that pinboard routed the request by, 0 if
 // it names none.
-func placementEpoch(h http.Header) (epoch int64, ok bool) {
-	sent := h[wire.HeaderEpoch]
+func placementEpoch(sent []string) (epoch int64, ok bool) {
 	if len(sent) == 0 {
 		return 0, true
 	}
@@ -239,17 +287,19 @@ type place struct{ raw, path string }
 // and without pinboard's own headers. An attestation that an application passes on
 // would be good for others. A request that nobody else sees is not spared.
 func (v *visit) request(ctx context.Context, r *http.Request) *http.Request {
-	r = r.WithContext(ctx)
-	if !v.own {
+	v.seen = *r.WithContext(ctx) // it is one piece of memory with the rest
+	r = &v.seen
+	if v.own {
+		v.ours.drop(r.Header)
+	} else {
 		u := *r.URL
-		r.URL, r.Header = &u, maps.Clone(r.Header)
+		r.URL, r.Header = &u, v.ours.without(r.Header)
 	}
 	usual := r.URL.RawPath == "" // then that of a part is usual, too
 	r.URL.Path, r.URL.RawPath = v.rest.path, ""
 	if !usual && r.URL.EscapedPath() != v.rest.raw {
 		r.URL.RawPath = v.rest.raw
 	}
-	maps.DeleteFunc(r.Header, func(name string, _ []string) bool { return wire.Reserved(name) })
 	return r
 }
 

@@ -71,6 +71,7 @@ type Instance struct {
 	givenUp     bool     // released, or refused for good: not ours any more
 	refusal     *refusal // for requests, once closing
 	activatedAt time.Time
+	fence       *fence // as it was last seen
 	flights     flights
 	hooks       []func(context.Context) error
 	built       bool // the constructor is over, and there is a handler
@@ -198,10 +199,11 @@ func (i *Instance) EvictionDeadline() (time.Time, bool) {
 
 // owned reports whether the id is this worker's beyond doubt, so that what the
 // instance answers counts.
-func (i *Instance) owned() bool {
+func (i *Instance) owned() (at time.Duration, yes bool) {
+	now := i.dir.clock()
 	// In this order: a registration marks what was lost before it renews the
 	// lease.
-	return i.dir.lease.state() != leaseExpired && !i.lost.Load()
+	return now.mono, i.dir.lease.stateNow(now) != leaseExpired && !i.lost.Load()
 }
 
 // isConstructed reports whether the constructor is over, or will never begin.
