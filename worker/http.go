@@ -106,9 +106,9 @@ var errNoAttestation = errors.New("not exactly one attestation")
 
 // attested returns what pinboard attests of the request: that it is meant for
 // this worker's current session, and who calls; and when it was asked.
-func (w *Worker) attested(sent []string) (claims attest.Claims, now instant, err error) {
+func (w *Worker) attested(sent []string) (claims *attest.Claims, now instant, err error) {
 	if len(sent) != 1 {
-		return attest.Claims{}, instant{}, errNoAttestation
+		return nil, instant{}, errNoAttestation
 	}
 	claims, err = w.attests.Verify(sent[0], w.reg.sessionID(), func() time.Time {
 		now = w.clock()
@@ -140,9 +140,9 @@ func oursIn(h http.Header) (o ours) {
 	return o
 }
 
-// without returns a copy of a header in which they are not.
-func (o *ours) without(h http.Header) http.Header {
-	others := make(http.Header, len(h)-o.n)
+// withoutOurs returns a copy of a header without the n of pinboard's own in it.
+func withoutOurs(h http.Header, n int) http.Header {
+	others := make(http.Header, len(h)-n)
 	for name, values := range h {
 		if !wire.Reserved(name) {
 			others[name] = values
@@ -151,12 +151,12 @@ func (o *ours) without(h http.Header) http.Header {
 	return others
 }
 
-// drop takes them out of a header.
-func (o *ours) drop(h http.Header) {
+// dropOurs takes pinboard's own, of which there are n, out of a header.
+func dropOurs(h http.Header, n int) {
 	before := len(h)
 	delete(h, wire.HeaderAttestation)
 	delete(h, wire.HeaderEpoch)
-	if before-len(h) < o.n {
+	if before-len(h) < n {
 		dropReserved(h)
 	}
 }
@@ -165,21 +165,25 @@ func (o *ours) drop(h http.Header) {
 // looked at before the attestation is.
 func (w *Worker) serveInstance(rw http.ResponseWriter, r *http.Request, path string, own bool) *refusal {
 	sent := oursIn(r.Header)
+	by, now := &nobody, instant{}
 	if w.opts.local() {
-		v := &visit{refuse: (*refusal).write, own: own, came: w.clock(), ours: sent}
-		return w.serveAttested(v, path, rw, r)
+		now = w.clock()
+	} else {
+		var err error
+		if by, now, err = w.attested(sent.attestation); err != nil {
+			return refuseAttestation
+		}
 	}
-	by, came, err := w.attested(sent.attestation)
-	if err != nil {
-		return refuseAttestation
-	}
-	v := &visit{refuse: (*refusal).write, own: own, came: came, ours: sent, by: by}
-	return w.serveAttested(v, path, rw, r)
+	v := &visit{refuse: (*refusal).write, own: own, by: by}
+	return w.serveAttested(v, &sent, &now, path, rw, r)
 }
 
-// serveAttested serves an instance's route to a caller that is known. What is
-// refused is returned, or written by v.refuse.
-func (w *Worker) serveAttested(v *visit, path string, rw http.ResponseWriter, r *http.Request) *refusal {
+// nobody is who calls in local mode.
+var nobody attest.Claims
+
+// serveAttested serves an instance's route to a caller that is known, to whom that
+// was so at now. What is refused is returned, or written by v.refuse.
+func (w *Worker) serveAttested(v *visit, sent *ours, now *instant, path string, rw http.ResponseWriter, r *http.Request) *refusal {
 	namespace, id, rest, ok := splitPath(path)
 	if !ok {
 		return refusePath
@@ -192,9 +196,9 @@ func (w *Worker) serveAttested(v *visit, path string, rw http.ResponseWriter, r 
 		return &refusal{status: http.StatusBadRequest, detail: err.Error()}
 	}
 	v.Context, v.key, v.worker, v.host = r.Context(), key{h.namespace, id}, w, h
-	v.watch = stopwatch{clock: w.clock, began: v.came.mono, into: h.duration}
+	v.watch = stopwatch{clock: w.clock, began: now.mono, into: h.duration}
 	defer v.watch.stop()
-	if v.epoch, ok = placementEpoch(v.ours.epoch); !ok {
+	if v.epoch, ok = placementEpoch(sent.epoch); !ok {
 		return refuseEpoch
 	}
 	if w.opts.local() {
@@ -204,9 +208,9 @@ func (w *Worker) serveAttested(v *visit, path string, rw http.ResponseWriter, r 
 	if err != nil {
 		return refusePath
 	}
-	v.rest = place{raw: rest, path: inner}
+	v.rest, v.ours = place{raw: rest, path: inner}, sent.n
 	if h.opts.Middleware == nil {
-		w.enter(v, v, &v.came, rw, r)
+		w.enter(v, v, now, rw, r)
 		return nil
 	}
 	w.serveMiddleware(v, rw, r)
@@ -290,10 +294,10 @@ func (v *visit) request(ctx context.Context, r *http.Request) *http.Request {
 	v.seen = *r.WithContext(ctx) // it is one piece of memory with the rest
 	r = &v.seen
 	if v.own {
-		v.ours.drop(r.Header)
+		dropOurs(r.Header, v.ours)
 	} else {
 		u := *r.URL
-		r.URL, r.Header = &u, v.ours.without(r.Header)
+		r.URL, r.Header = &u, withoutOurs(r.Header, v.ours)
 	}
 	usual := r.URL.RawPath == "" // then that of a part is usual, too
 	r.URL.Path, r.URL.RawPath = v.rest.path, ""

@@ -20,14 +20,13 @@ type visit struct {
 	worker  *Worker
 	host    *host
 	own     bool                     // nobody else sees the request
-	came    instant                  // when its attestation was found right
-	ours    ours                     // that it came with
+	ours    int                      // how many headers of pinboard's own it came with
 	epoch   int64                    // the placement that it was routed by, 0 if not known
 	entered atomic.Bool              // the middleware has let it through
 	inst    atomic.Pointer[Instance] // once its handler is called
 	watch   stopwatch
 	refuse  refuser
-	by      attest.Claims // none in local mode
+	by      *attest.Claims // others have them, too; nobody's in local mode
 	caller  callerOnce
 
 	rest place        // of the path, which the instance sees
@@ -47,7 +46,7 @@ func (v *visit) Value(key any) any {
 	case targetKey:
 		return v
 	case callerKey:
-		return v.caller.of(&v.by)
+		return v.caller.of(v.by)
 	}
 	return v.Context.Value(key)
 }

@@ -53,5 +53,9 @@ func ReadBothWays(payload string) (quick, any Claims, times [2][2]int64, ok bool
 
 // VerifyAt is Verify at a time.
 func (v *Verifier) VerifyAt(token, session string, at time.Time) (Claims, error) {
-	return v.Verify(token, session, func() time.Time { return at })
+	claims, err := v.Verify(token, session, func() time.Time { return at })
+	if err != nil {
+		return Claims{}, err
+	}
+	return *claims, nil
 }

@@ -62,11 +62,11 @@ func NewVerifier(secret wire.Secret) *Verifier {
 
 // Verify is the function Verify for the audience of one session. "" is nobody's.
 // clock is asked for the time when the token is known to be signed right, at most
-// once. Callers with the same token get the same account, which none of them may
+// once. Callers with the same token get the same claims, which none of them may
 // change.
-func (v *Verifier) Verify(token, session string, clock func() time.Time) (Claims, error) {
+func (v *Verifier) Verify(token, session string, clock func() time.Time) (*Claims, error) {
 	if session == "" {
-		return Claims{}, invalid("there is no session")
+		return nil, invalid("there is no session")
 	}
 	key := maphash.String(v.seed, token)
 	known := v.recall(key, token)
@@ -74,20 +74,20 @@ func (v *Verifier) Verify(token, session string, clock func() time.Time) (Claims
 	if fresh {
 		var err error
 		if known, err = v.check(token); err != nil {
-			return Claims{}, err
+			return nil, err
 		}
 	}
 	now := clock()
 	switch {
 	case !known.said.inTime(now):
-		return Claims{}, errTime
+		return nil, errTime
 	case known.said.claims.Audience != session:
-		return Claims{}, errAudience
+		return nil, errAudience
 	}
 	if fresh {
 		v.keep(key, known, now)
 	}
-	return known.said.claims, nil
+	return &known.said.claims, nil
 }
 
 // recall returns what is known of a token, nil if nothing is. It is compared in
