@@ -28,13 +28,14 @@ type fences struct {
 }
 
 type fence struct {
-	key
-	epoch      int64
-	over       bool
-	forgotten  bool          // no longer there
-	usedAt     time.Duration // monotonic
+	epoch     int64
+	usedAt    time.Duration // monotonic
+	over      bool
+	forgotten bool // no longer there; all that a use looks at is up to here
+
 	queuedAt   time.Duration // monotonic
 	prev, next *fence
+	key
 }
 
 func newFences(ttl func() time.Duration) *fences {

@@ -67,7 +67,7 @@ func FuzzPinboardsAnswers(f *testing.F) {
 // What reaches an instance is what the path says, raw and decoded alike, and
 // nothing unattested does.
 func FuzzInstancePaths(f *testing.F) {
-	for _, seed := range []string{"/c/1/x", "/base/c/1", "/c/1/%2F?a=1;b=%zz", "/%63/1/", "/c/", "/c/../1", "//c/1", "/c/1//", "/c/%31/x", "/_pinned/live"} {
+	for _, seed := range []string{"/c/1/x", "/base/c/1", "/c/1/%2F?a=1;b=%zz", "/%63/1/", "/c/", "/c/../1", "//c/1", "/c/1//", "/c/%31/x", "/_pinned/live", "/c/1/%2525", "/c/1/a%25?%25", "*"} {
 		f.Add(seed, "7")
 	}
 	f.Fuzz(func(t *testing.T, target, epoch string) {
@@ -82,7 +82,8 @@ func FuzzInstancePaths(f *testing.F) {
 		rec := httptest.NewRecorder()
 		w.ServeHTTP(rec, r)
 		require.NotEqual(t, http.StatusInternalServerError, rec.Code)
-		namespace, id, rest, ok := splitPath(belowBase(r, w.base))
+		require.Equal(t, belowBase(r, w.base, false), belowBase(r, w.base, true), "found in the target as it was sent")
+		namespace, id, rest, ok := splitPath(belowBase(r, w.base, false))
 		if ok {
 			require.True(t, strings.HasPrefix(namespace, "/"))
 			require.NotContains(t, id, "/")

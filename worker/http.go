@@ -34,7 +34,7 @@ func (w *Worker) ServeHTTP(rw http.ResponseWriter, r *http.Request) { w.serve(rw
 func (w *Worker) serveOwn(rw http.ResponseWriter, r *http.Request) { w.serve(rw, r, true) }
 
 func (w *Worker) serve(rw http.ResponseWriter, r *http.Request, own bool) {
-	path := belowBase(r, w.base)
+	path := belowBase(r, w.base, own)
 	switch path {
 	case wire.PathChallenge:
 		w.probe(rw, r, w.serveChallenge)
@@ -120,11 +120,15 @@ func (w *Worker) attested(sent []string) (claims *attest.Claims, now instant, er
 // ours are the headers of pinboard's own that a request came with.
 type ours struct {
 	attestation, epoch []string
-	n                  int // of all, with those that no worker expects
+	n                  int // of all, with those that no worker expects; only if own
 }
 
-// oursIn looks through a request's header once, and for all of it.
-func oursIn(h http.Header) (o ours) {
+// oursIn looks them up; in a header of the worker's own, by going through it once
+// for all there is to find. Another one is gone through when it is copied.
+func oursIn(h http.Header, own bool) (o ours) {
+	if !own {
+		return ours{attestation: h[wire.HeaderAttestation], epoch: h[wire.HeaderEpoch]}
+	}
 	for name, values := range h {
 		if !wire.Reserved(name) { // nearly always
 			continue
@@ -140,9 +144,10 @@ func oursIn(h http.Header) (o ours) {
 	return o
 }
 
-// withoutOurs returns a copy of a header without the n of pinboard's own in it.
-func withoutOurs(h http.Header, n int) http.Header {
-	others := make(http.Header, len(h)-n)
+// withoutOurs returns a copy of a header without pinboard's own.
+func withoutOurs(h http.Header) http.Header {
+	const usual = 2 // of them
+	others := make(http.Header, max(0, len(h)-usual))
 	for name, values := range h {
 		if !wire.Reserved(name) {
 			others[name] = values
@@ -164,7 +169,7 @@ func dropOurs(h http.Header, n int) {
 // serveInstance serves an instance's route, or returns why not. Nothing is
 // looked at before the attestation is.
 func (w *Worker) serveInstance(rw http.ResponseWriter, r *http.Request, path string, own bool) *refusal {
-	sent := oursIn(r.Header)
+	sent := oursIn(r.Header, own)
 	by, now := &nobody, instant{}
 	if w.opts.local() {
 		now = w.clock()
@@ -204,11 +209,13 @@ func (w *Worker) serveAttested(v *visit, sent *ours, now *instant, path string, 
 	if w.opts.local() {
 		v.epoch = 0 // nobody places anything
 	}
-	inner, err := url.PathUnescape(rest)
-	if err != nil {
-		return refusePath
+	v.rest, v.ours = place{raw: rest, path: rest}, sent.n
+	if strings.IndexByte(rest, '%') >= 0 {
+		var err error
+		if v.rest.path, err = url.PathUnescape(rest); err != nil {
+			return refusePath
+		}
 	}
-	v.rest, v.ours = place{raw: rest, path: inner}, sent.n
 	if h.opts.Middleware == nil {
 		w.enter(v, v, now, rw, r)
 		return nil
@@ -297,7 +304,7 @@ func (v *visit) request(ctx context.Context, r *http.Request) *http.Request {
 		dropOurs(r.Header, v.ours)
 	} else {
 		u := *r.URL
-		r.URL, r.Header = &u, withoutOurs(r.Header, v.ours)
+		r.URL, r.Header = &u, withoutOurs(r.Header)
 	}
 	usual := r.URL.RawPath == "" // then that of a part is usual, too
 	r.URL.Path, r.URL.RawPath = v.rest.path, ""
@@ -309,9 +316,13 @@ func (v *visit) request(ctx context.Context, r *http.Request) *http.Request {
 
 // belowBase returns the request's path, escaped, without the base path of the
 // advertise URL, unless that has been taken off already: http.StripPrefix
-// leaves it in RequestURI.
-func belowBase(r *http.Request, base string) string {
-	path := r.URL.EscapedPath()
+// leaves it in RequestURI. A request that nobody else sees has its path there as it
+// was sent.
+func belowBase(r *http.Request, base string, own bool) string {
+	path := r.URL.Path
+	if !own || !sentAs(r, path) {
+		path = r.URL.EscapedPath()
+	}
 	if base == "" {
 		return path
 	}
@@ -323,6 +334,13 @@ func belowBase(r *http.Request, base string) string {
 		return rest
 	}
 	return path
+}
+
+// sentAs reports whether a request's target has this for its path, and no other
+// spelling of it.
+func sentAs(r *http.Request, path string) bool {
+	rest, ok := strings.CutPrefix(r.RequestURI, path)
+	return ok && r.URL.RawPath == "" && (rest == "" || rest[0] == '?')
 }
 
 // splitPath takes /<namespace>/<id>/<rest> apart. The namespace is decoded, the

@@ -105,7 +105,7 @@ func (l *loopback) serve(rw http.ResponseWriter, r *http.Request) {
 	v := &visit{refuse: l.refuse, own: true, by: &attest.Claims{
 		Audience: l.worker.reg.sessionID(), Caller: r.Header.Get(wire.HeaderFrom), Depth: depth,
 	}}
-	sent, now := oursIn(r.Header), l.worker.clock()
+	sent, now := oursIn(r.Header, true), l.worker.clock()
 	if ref := l.worker.serveAttested(v, &sent, &now, r.URL.EscapedPath(), rw, r); ref != nil {
 		l.refuse(ref, rw)
 	}

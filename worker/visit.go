@@ -20,7 +20,7 @@ type visit struct {
 	worker  *Worker
 	host    *host
 	own     bool                     // nobody else sees the request
-	ours    int                      // how many headers of pinboard's own it came with
+	ours    int                      // how many headers of pinboard's own it came with, if own
 	epoch   int64                    // the placement that it was routed by, 0 if not known
 	entered atomic.Bool              // the middleware has let it through
 	inst    atomic.Pointer[Instance] // once its handler is called
