@@ -77,7 +77,7 @@ func (f *flight) end() {
 
 	d := f.inst.dir
 	now := f.res.endedAt
-	if f.res.stream || !f.res.ended {
+	if !f.res.ended { // a stream, or a panic
 		now = d.clock().mono
 	}
 	f.watch.stopAt(now)
