@@ -42,6 +42,7 @@ type attempt struct {
 	// informed is the number of informational answers so far.
 	informed int
 	leg      *leg // nil without a TracerProvider
+	closed   bool
 }
 
 // send sends the request to the owner, once, and waits for the answer's header.
@@ -51,6 +52,7 @@ func (e *exchange) send(rt route) (*attempt, error) {
 	e.seen.sent()
 	a := &attempt{route: rt, patience: e.answerTime()}
 	e.x.p.leases.open(e.r.Context(), &a.flow, rt.lease)
+	e.sent = a
 	a.late = e.x.lates.get(&a.flow, a.patience)
 	defer e.awaited(a)
 	a.leg = e.trail.attempt(e, rt)
@@ -132,6 +134,10 @@ func (e *exchange) answerTime() time.Duration {
 // close ends the attempt, whether or not its answer was read. It may be called
 // twice.
 func (a *attempt) close() {
+	if a.closed {
+		return
+	}
+	a.closed = true
 	if a.body != nil {
 		_ = a.body.Close()
 	}

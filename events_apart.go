@@ -24,6 +24,8 @@ func (e *exchange) detaches(a *attempt) bool {
 
 // detach takes over the client's connection for an event stream.
 func (e *exchange) detach(a *attempt) *detached {
+	// The host's code may panic, and nobody would close the connection after that.
+	e.trail.answered(a.resp.Status)
 	conn, _, err := e.rc.Hijack() // a request that came too early gets no answer
 	if err != nil {
 		panic(http.ErrAbortHandler) // the connection is broken

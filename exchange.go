@@ -44,6 +44,7 @@ type exchange struct {
 	expects  bool        // the client holds the body back until it gets a 100
 	sending  bool        // the body is being read for a worker, or was
 	tried    route       // where the request was sent last, if anywhere
+	sent     *attempt    // the last one, nil before the first
 	held     *held       // once the request has had to wait
 	kind     requestKind
 	seen     *observed    // nil if nobody wants to know
@@ -94,19 +95,42 @@ func (e *exchange) prepare(v *visit) {
 	}
 }
 
-// run gets the request to the owner and relays the answer. While the id moves it
+// run is carry, and leaves nothing behind where that panics, as the host's code
+// may.
+func (e *exchange) run() (apart *detached) {
+	over := false
+	defer func() {
+		if !over {
+			e.abandon()
+		}
+	}()
+	apart = e.carry()
+	over = true
+	return apart
+}
+
+// abandon ends what has not ended.
+func (e *exchange) abandon() {
+	if e.sent != nil {
+		e.sent.close()
+	}
+	if e.held != nil {
+		e.held.leave(route{})
+	}
+	e.finish(false) // else the server would wait for the body
+}
+
+// carry gets the request to the owner and relays the answer. While the id moves it
 // is held, as the options allow, and tried again. A stream may be left to go on
 // apart from the request.
-func (e *exchange) run() (apart *detached) {
+func (e *exchange) carry() (apart *detached) {
 	proxying := &e.x.p.counters.proxying
 	e.kind = e.call.kind(e.upgrade)
 	proxying.add(e.kind, 1)
 	defer func() { proxying.add(e.kind, -1) }() // it may be another kind by then
 	out := e.try(route{})
 	for out.moving() {
-		proxying.add(e.kind, -1)
 		next, again := e.hold(&out)
-		proxying.add(e.kind, 1)
 		if !again {
 			break
 		}
@@ -201,6 +225,9 @@ func (e *exchange) try(rt route) outcome {
 // refuse answers in place of a worker.
 func (e *exchange) refuse(err error) {
 	e.begin()
+	if e.body != nil && !e.body.Started() {
+		leaveRest(e.w, e.r)
+	}
 	e.seen.refused(err)
 	e.x.refuse(e.w, e.r, e.call.namespace, err)
 	e.finish(true)
@@ -236,7 +263,7 @@ func (e *exchange) begin() {
 	e.mu.Lock()
 	e.begun = true
 	e.mu.Unlock()
-	if e.sending && e.r.ProtoMajor == 1 && !e.body.Ended() {
+	if e.body != nil && e.r.ProtoMajor == 1 && (e.sending || e.body.Started()) && !e.body.Ended() {
 		// A server that means to use the connection again would read the rest
 		// of the body away from us now. And what the client still sends must
 		// not be taken for its next request.
@@ -313,7 +340,7 @@ func (e *exchange) finish(whole bool) {
 			e.body.Stop()
 		}
 	case e.body.Started():
-		_ = e.rc.Flush()
+		_ = e.flush() // for no longer than any other write may wait
 		if e.rc.SetReadDeadline(time.Now().Add(lingerTime)) == nil {
 			e.body.Drain(lingerBytes)
 		}

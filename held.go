@@ -23,6 +23,9 @@ func (e *exchange) hold(out *outcome) (next route, again bool) {
 	if e.x.p.holds.limit == 0 || e.body != nil && !e.body.Suspend() {
 		return route{}, false // off, or it can't be sent again
 	}
+	proxying := &e.x.p.counters.proxying
+	proxying.add(e.kind, -1)
+	defer proxying.add(e.kind, 1)
 	if e.held == nil {
 		if e.held = e.x.p.holds.join(e.call.ask); e.held == nil {
 			e.x.p.counters.limits.add(limitHeld, 1)

@@ -87,13 +87,20 @@ func (x *proxy) serve(w http.ResponseWriter, r *http.Request, t target) (apart *
 	err = x.admit(c, &v)
 	seen.asked(c.instance)
 	if err == nil {
-		c.counted, err = x.enterID(r.Context(), &c.ask)
+		if c.counted, err = x.enterID(r.Context(), &c.ask); err == nil {
+			defer func() {
+				if apart == nil {
+					x.p.limiter.leaveID(c.counted)
+				}
+			}()
+		}
 	}
 	e.trail.begin(&v, c, err)
 	defer e.trail.end()
 	switch {
 	case err == errPreflight:
 		seen.answered(http.StatusNoContent)
+		leaveRest(w, r)
 		allowPreflight(w, r)
 		return nil
 	case err != nil:
@@ -101,11 +108,6 @@ func (x *proxy) serve(w http.ResponseWriter, r *http.Request, t target) (apart *
 		x.turnAway(w, r, c.namespace, err)
 		return nil
 	}
-	defer func() {
-		if apart == nil {
-			x.p.limiter.leaveID(c.counted)
-		}
-	}()
 	e.prepare(&v)
 	defer e.release()
 	if apart = e.run(); apart != nil {

@@ -13,12 +13,19 @@ var (
 	errSilent     = errors.New("nothing was said for too long")
 )
 
-// turnAway answers a request of the data plane that goes nowhere. What its
-// client still sends is not waited for, as the server would.
-func (p *Pinboard) turnAway(w http.ResponseWriter, r *http.Request, err error) {
+// leaveRest is called before an answer to a request whose body nobody reads. The
+// server means to use the connection again, so it waits for the rest of the body
+// before it sends the answer: without a bound, a client could have it wait, and what
+// it counts for, for as long as it likes.
+func leaveRest(w http.ResponseWriter, r *http.Request) {
 	if hasBody(r) {
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(refusedLinger))
 	}
+}
+
+// turnAway answers a request of the data plane that goes nowhere.
+func (p *Pinboard) turnAway(w http.ResponseWriter, r *http.Request, err error) {
+	leaveRest(w, r)
 	switch err {
 	case errBusyNode, errBusyID, errBusyAddress:
 		p.limiter.tell(p.log, err)

@@ -135,11 +135,10 @@ func (l *trail) pair(a *attempt) spans {
 }
 
 // outlive is pair for a stream that goes on apart: nobody else ends its spans after
-// that.
+// that. It calls nothing of the host's.
 func (l *trail) outlive(a *attempt) spans {
 	pair := l.pair(a)
 	if l != nil {
-		l.answered(a.resp.Status)
 		l.apart, a.leg = true, nil
 	}
 	return pair

@@ -46,6 +46,7 @@ func (w *Worker) serve(rw http.ResponseWriter, r *http.Request, own bool) {
 		w.probe(rw, r, w.serveReady)
 	default:
 		if ref := w.serveInstance(rw, r, path, own); ref != nil {
+			leaveRest(rw, r)
 			ref.write(rw)
 		}
 	}
@@ -228,6 +229,7 @@ func (w *Worker) serveAttested(v *visit, sent *ours, now *instant, path string, 
 // may keep an answer back, or give one of its own.
 func (w *Worker) serveMiddleware(v *visit, rw http.ResponseWriter, r *http.Request) {
 	if w.lease.state() == leaseExpired {
+		leaveRest(rw, r)
 		v.refuse(refuseExpired, rw)
 		return
 	}
@@ -265,6 +267,7 @@ func (w *Worker) enter(v *visit, ctx context.Context, now *instant, rw http.Resp
 	f.Context = ctx
 	if ref := w.dir.enter(f, v, now); ref != nil {
 		w.metrics.refused(ref, r)
+		leaveRest(rw, r)
 		v.refuse(ref, rw)
 		return
 	}

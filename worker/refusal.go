@@ -2,6 +2,7 @@ package worker
 
 import (
 	"net/http"
+	"time"
 
 	"github.com/pinboard-go/pinboard/internal/jsonbody"
 	"github.com/pinboard-go/pinboard/internal/wire"
@@ -52,6 +53,19 @@ var (
 	// Nobody is left to read it.
 	refuseGone = &refusal{status: http.StatusServiceUnavailable, detail: "the client went away"}
 )
+
+// restTime is how long the rest of a refused request's body is waited for, to use the
+// connection again.
+const restTime = 50 * time.Millisecond
+
+// leaveRest is called before the answer to a request whose body nobody reads. The
+// server reads the rest of it before it sends the answer, and pinboard, which may send
+// the request elsewhere, has the body from a client that may be slow.
+func leaveRest(rw http.ResponseWriter, r *http.Request) {
+	if r.ContentLength != 0 {
+		_ = http.NewResponseController(rw).SetReadDeadline(time.Now().Add(restTime)) // a host's that can't is left to it
+	}
+}
 
 // write answers with the refusal.
 func (ref *refusal) write(w http.ResponseWriter) {

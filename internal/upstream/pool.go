@@ -15,7 +15,7 @@ import (
 
 // Config says how a Pool makes and keeps connections.
 type Config struct {
-	// Dial makes a connection. Required.
+	// Dial makes a connection. Required. It may panic.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 	// TLS is the model for connections with TLS. It is copied. Default: the
 	// zero Config.
@@ -108,7 +108,7 @@ func (p *Pool) Do(ctx context.Context, req *Request) (*Response, error) {
 		c.begin(reused)
 		r := newResponse()
 		r.c, r.pool, r.req, r.stop = c, p, req, afterFunc(ctx, c.onAbort)
-		err = r.roundTrip()
+		err = r.try()
 		if err == nil {
 			return r, nil
 		}
@@ -131,7 +131,7 @@ func (p *Pool) Do(ctx context.Context, req *Request) (*Response, error) {
 // err, and not what waited for it, or the request's own body.
 func byWorker(err error) bool {
 	_, own := errors.AsType[*sourceError](err)
-	return !own && !errors.Is(err, os.ErrDeadlineExceeded)
+	return !own && !errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, ErrTooLate)
 }
 
 // afterFunc is context.AfterFunc without what that costs, where a context can do
@@ -178,12 +178,13 @@ func (p *Pool) acquire(ctx context.Context, req *Request, fresh bool) (c *conn, 
 			_ = c.Close() // the new one takes its place
 		}
 	}
+	defer func() {
+		if c == nil { // no connection, or a Dial that panics
+			p.done(o)
+		}
+	}()
 	c, err = p.dial(ctx, o, req)
-	if err != nil {
-		p.done(o)
-		return nil, false, err
-	}
-	return c, false, nil
+	return c, false, err
 }
 
 func (p *Pool) enter(at *Origin) *origin {

@@ -56,7 +56,8 @@ type Request struct {
 	// Within, if not nil, returns the context to dial with.
 	Within func(context.Context) context.Context
 	// Until is when it is too late to begin sending, which is asked once there is
-	// a connection: the error is ErrTooLate then. The zero time is no limit.
+	// a connection, and last before the head of a request with a Body is sent: the
+	// error is ErrTooLate then. The zero time is no limit.
 	Until time.Time
 
 	Method string
@@ -96,11 +97,11 @@ type Request struct {
 	Repeatable bool
 
 	// Inform, if not nil, gets informational answers (1xx) as they come. The
-	// Header is good until it returns. An error ends the exchange.
+	// Header is good until it returns. An error ends the exchange, and so does a panic.
 	Inform func(status int, header Header) error
 }
 
-// ErrTooLate is returned for a request that got a connection only after its Until.
+// ErrTooLate is returned for a request that could not be sent before its Until.
 // Nothing was sent, at last.
 var ErrTooLate = errors.New("there was no connection for the request in time")
 

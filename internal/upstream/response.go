@@ -59,6 +59,19 @@ const (
 // headRoom is more than the head of most requests takes.
 const headRoom = 2 << 10
 
+// try is roundTrip, and closes the Response if that panics, as Inform may.
+func (r *Response) try() (err error) {
+	over := false
+	defer func() {
+		if !over {
+			r.Close()
+		}
+	}()
+	err = r.roundTrip()
+	over = true
+	return err
+}
+
 // roundTrip sends the request and reads the head of the answer.
 func (r *Response) roundTrip() error {
 	head := r.req.appendHead(getBuffer(len(r.req.Content) + headRoom)[:0], r.pool.cfg.DisableKeepAlives)

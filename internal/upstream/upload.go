@@ -149,8 +149,8 @@ func (u *upload) failed(err error) {
 		return // the first one counts
 	}
 	u.err = err
-	if _, ok := err.(*sourceError); ok { //nolint:errorlint // never wrapped
-		u.c.abort() // half a request must not look like one that takes its time
+	if _, ok := err.(*sourceError); ok || err == ErrTooLate { //nolint:errorlint // never wrapped
+		u.c.abort() // half a request, or none, must not look like one that takes its time
 		return
 	}
 	if !u.headed {
@@ -171,6 +171,9 @@ func (u *upload) write(p []byte) error {
 	if head := u.head; head != nil {
 		u.head = nil
 		defer putBuffer(head)
+		if u.broken = u.inTime(); u.broken != nil {
+			return u.broken
+		}
 		if len(p) > 0 && len(p) <= cap(head)-len(head) {
 			head, p = append(head, p...), nil
 		}
@@ -190,11 +193,23 @@ func (u *upload) writeHead() {
 	defer u.writing.Unlock()
 	if head := u.head; head != nil {
 		u.head = nil
-		if u.broken = u.c.write(head); u.broken != nil {
+		if u.broken = u.inTime(); u.broken == nil {
+			u.broken = u.c.write(head)
+		}
+		if u.broken != nil {
 			u.failed(u.broken) // the body may be long in coming
 		}
 		putBuffer(head)
 	}
+}
+
+// inTime returns nil unless it is too late for the head, which has waited for the
+// body: a process that was stopped meanwhile must not send it.
+func (u *upload) inTime() error {
+	if u.req.tooLate() {
+		return ErrTooLate
+	}
+	return nil
 }
 
 // chunkHead is the room for the line before a chunk, and chunkTail that for

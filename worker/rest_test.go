@@ -1,0 +1,76 @@
+package worker
+
+import (
+	"bufio"
+	"io"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pinboard-go/pinboard/internal/memnet"
+	"github.com/pinboard-go/pinboard/internal/wire"
+)
+
+// Pinboard sends the request elsewhere when it hears of the refusal, which must not
+// wait for the body of a client that is slow.
+func TestARefusalDoesNotWaitForTheBody(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		host     HostOptions
+		token    string
+		after    time.Duration // without a heartbeat
+		status   int
+		refusal  string
+		finished bool // the body is
+	}{
+		"invalid attestation":               {token: "x", status: 403},
+		"invalid attestation, whole":        {token: "x", status: 403, finished: true},
+		"unhealthy":                         {after: 13 * time.Second, status: 503, refusal: wire.RefusalLeaseUnhealthy},
+		"unhealthy, whole":                  {after: 13 * time.Second, status: 503, refusal: wire.RefusalLeaseUnhealthy, finished: true},
+		"expired":                           {after: 16 * time.Second, status: 503, refusal: wire.RefusalExpired},
+		"expired, in front of a middleware": {host: HostOptions{Middleware: plain}, after: 16 * time.Second, status: 503, refusal: wire.RefusalExpired},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inBubble(t, Options{}, nil, func(t *testing.T, h *harness) {
+				require.NoError(t, h.w.HostWith("/c", c.host, echo))
+				h.start()
+				if c.after > 0 {
+					h.pb.answer(wire.PathHeartbeat, reply{err: io.ErrUnexpectedEOF})
+					h.after(c.after)
+				}
+				l := memnet.NewListener()
+				server := &http.Server{Handler: h.w}
+				go func() { _ = server.Serve(l) }()
+				defer func() { _ = server.Close() }()
+				conn, err := l.Dial(t.Context())
+				require.NoError(t, err)
+				defer func() { _ = conn.Close() }()
+				token := c.token
+				if token == "" {
+					token = h.request("POST", "/").Header.Get(wire.HeaderAttestation)
+				}
+				body := "x"
+				if c.finished {
+					body = "xx"
+				}
+				began := time.Now()
+				_, err = io.WriteString(conn, "POST /c/1 HTTP/1.1\r\nHost: w\r\nContent-Length: 2\r\npinboard-attestation: "+token+"\r\n\r\n"+body)
+				require.NoError(t, err)
+				require.NoError(t, conn.SetReadDeadline(began.Add(time.Minute)))
+				resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+				require.NoError(t, err)
+				require.Equal(t, c.status, resp.StatusCode)
+				require.Equal(t, c.refusal, resp.Header.Get(wire.HeaderRefusal))
+				require.Equal(t, !c.finished, resp.Close, "what comes after it is the body")
+				require.LessOrEqual(t, time.Since(began), restTime)
+				_ = conn.Close()
+				time.Sleep(time.Second)
+			})
+		})
+	}
+}
+
+func plain(next http.Handler) http.Handler { return next }
