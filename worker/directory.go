@@ -59,11 +59,12 @@ func newDirectory(opts *Options, now clock, l *lease) *directory {
 }
 
 // enter lets a request for an instance in, and activates the instance if need
-// be. What is refused was never seen by the instance.
-func (d *directory) enter(f *flight, to *visit) *refusal {
+// be. What is refused was never seen by the instance. now is when the clocks were
+// read, nil if anything was waited for since.
+func (d *directory) enter(f *flight, to *visit, now *instant) *refusal {
 	ctx := f.Context
-	for {
-		inst, ref := d.find(f, to)
+	for ; ; now = nil {
+		inst, ref := d.find(f, to, now)
 		if ref == nil && f.inst == nil {
 			ref = d.board(f, inst, d.await(ctx, inst))
 		}
@@ -82,12 +83,15 @@ func (d *directory) isKept(inst *Instance) bool {
 
 // find returns the instance, or why not: with the request in it, or counted as
 // waited for. With refuseClosing it returns the instance as well.
-func (d *directory) find(f *flight, to *visit) (*Instance, *refusal) {
+func (d *directory) find(f *flight, to *visit, read *instant) (*Instance, *refusal) {
 	k, epoch, h := to.key, to.epoch, to.host
-	d.mu.Lock()
+	if read == nil || !d.mu.TryLock() {
+		d.mu.Lock()
+		moment := d.clock() // not before: to get the lock may have taken its time
+		read = &moment
+	}
 	defer d.mu.Unlock()
-	clock := d.clock()
-	state, now := d.lease.stateNow(clock), clock.mono
+	state, now := d.lease.stateNow(*read), read.mono
 	if state == leaseExpired {
 		return nil, refuseExpired
 	}
@@ -96,7 +100,7 @@ func (d *directory) find(f *flight, to *visit) (*Instance, *refusal) {
 		return inst, refuseClosing
 	}
 	if epoch > 0 {
-		if ref := d.fences.admit(k, epoch, now); ref != nil {
+		if ref := d.admit(inst, k, epoch, now); ref != nil {
 			return nil, ref
 		}
 	}
@@ -128,6 +132,15 @@ func (d *directory) find(f *flight, to *visit) (*Instance, *refusal) {
 		inst.waiting++
 	}
 	return inst, nil
+}
+
+// admit asks the fences about a placement. inst is nil where there is none yet.
+func (d *directory) admit(inst *Instance, k key, epoch int64, now time.Duration) (ref *refusal) {
+	if inst == nil {
+		return d.fences.admit(k, epoch, now)
+	}
+	inst.fence, ref = d.fences.admitBy(inst.fence, k, epoch, now)
+	return ref
 }
 
 // letIn counts a request as one that the handler may see.

@@ -10,26 +10,32 @@ import (
 // ungrantedTTL stands in for the lease time before there was one.
 const ungrantedTTL = 30 * time.Second
 
-// sweepStep is how many old fences each use forgets: more than it can add.
+// sweepStep is how many fences each use looks at whose turn has come: more than it
+// can add, and more than it can send back to the end of the queue, which takes a use
+// as well.
 const sweepStep = 2
 
 // fences refuse requests for placements that are over: those of a lower epoch
 // than one seen for the id, and those of an epoch that was given up. A fence is
 // forgotten two leases after its last use; by then no node of pinboard trusts
-// a route that old (protocol §5). They are in the order of their last use, so
-// that to forget is to look at the first ones. Not safe for concurrent use.
+// a route that old (protocol §5). They stand in a queue, so that to forget is to
+// look at the first ones. One that was used since goes back to its end when its
+// turn comes: to use one is to touch no other. Not safe for concurrent use.
 type fences struct {
 	ttl  func() time.Duration // of the lease
 	byID map[key]*fence
-	ring fence // its next is the one that was used first, its prev the last one
+	ring fence // the queue: its next is the first one, its prev the last one
 }
 
 type fence struct {
-	key
-	epoch      int64
-	over       bool
-	usedAt     time.Duration // monotonic
+	epoch     int64
+	usedAt    time.Duration // monotonic
+	over      bool
+	forgotten bool // no longer there; all that a use looks at is up to here
+
+	queuedAt   time.Duration // monotonic
 	prev, next *fence
+	key
 }
 
 func newFences(ttl func() time.Duration) *fences {
@@ -48,25 +54,34 @@ func (f *fences) lifetime() time.Duration {
 
 // admit returns nil for a placement that may be served.
 func (f *fences) admit(k key, epoch int64, now time.Duration) *refusal {
+	_, ref := f.admitBy(nil, k, epoch, now)
+	return ref
+}
+
+// admitBy is admit for a caller that keeps what it returned for the id the last
+// time, which saves the look-up.
+func (f *fences) admitBy(known *fence, k key, epoch int64, now time.Duration) (*fence, *refusal) {
 	lifetime := f.lifetime()
 	f.sweep(now, lifetime)
-	known := f.byID[k]
+	if known == nil || known.forgotten {
+		known = f.byID[k]
+	}
 	if known != nil && now-known.usedAt > lifetime {
 		f.forget(known)
 		known = nil
 	}
 	switch {
 	case known == nil:
-		known = f.add(k, epoch)
+		known = f.add(k, epoch, now)
 	case epoch > known.epoch:
 		known.epoch, known.over = epoch, false
 	case epoch < known.epoch:
-		return refuse(wire.RefusalStaleEpoch, "stale placement epoch; retry")
+		return known, refuse(wire.RefusalStaleEpoch, "stale placement epoch; retry")
 	case known.over:
-		return refuse(wire.RefusalReleasedEpoch, "released placement epoch; retry")
+		return known, refuse(wire.RefusalReleasedEpoch, "released placement epoch; retry")
 	}
-	f.used(known, now)
-	return nil
+	known.usedAt = now
+	return known, nil
 }
 
 // giveUp fences off a placement that this worker released or refused.
@@ -74,37 +89,36 @@ func (f *fences) giveUp(k key, epoch int64, now time.Duration) {
 	f.sweep(now, f.lifetime())
 	known := f.byID[k]
 	if known == nil {
-		known = f.add(k, epoch)
+		known = f.add(k, epoch, now)
 	}
 	if known.epoch <= epoch {
-		known.epoch, known.over = epoch, true
-		f.used(known, now)
+		known.epoch, known.over, known.usedAt = epoch, true, now
 	}
 }
 
-func (f *fences) add(k key, epoch int64) *fence {
+func (f *fences) add(k key, epoch int64, now time.Duration) *fence {
 	k.id = strings.Clone(k.id) // else a whole request would stay
-	known := &fence{key: k, epoch: epoch}
-	known.prev, known.next = known, known
+	known := &fence{key: k, epoch: epoch, usedAt: now}
 	f.byID[k] = known
+	f.queue(known, now)
 	return known
 }
 
-// used makes a fence the one that was used last.
-func (f *fences) used(known *fence, now time.Duration) {
-	known.usedAt = now
+// queue puts a fence that is nowhere at the end.
+func (f *fences) queue(known *fence, now time.Duration) {
+	known.queuedAt = now
 	last := f.ring.prev
-	if last == known {
-		return
-	}
-	known.prev.next, known.next.prev = known.next, known.prev
-	last = f.ring.prev
 	known.prev, known.next = last, &f.ring
 	last.next, f.ring.prev = known, known
 }
 
-func (f *fences) forget(known *fence) {
+func (f *fences) unqueue(known *fence) {
 	known.prev.next, known.next.prev = known.next, known.prev
+}
+
+func (f *fences) forget(known *fence) {
+	f.unqueue(known)
+	known.forgotten = true
 	delete(f.byID, known.key)
 }
 
@@ -112,9 +126,14 @@ func (f *fences) forget(known *fence) {
 func (f *fences) sweep(now, lifetime time.Duration) {
 	for range sweepStep {
 		first := f.ring.next
-		if first == &f.ring || now-first.usedAt <= lifetime {
+		switch {
+		case first == &f.ring || now-first.queuedAt <= lifetime:
 			return
+		case now-first.usedAt > lifetime:
+			f.forget(first)
+		default:
+			f.unqueue(first)
+			f.queue(first, now)
 		}
-		f.forget(first)
 	}
 }

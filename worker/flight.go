@@ -76,7 +76,10 @@ func (f *flight) end() {
 	f.cancel(nil)
 
 	d := f.inst.dir
-	now := d.clock().mono
+	now := f.res.endedAt
+	if !f.res.ended { // a stream, or a panic
+		now = d.clock().mono
+	}
 	f.watch.stopAt(now)
 	d.mu.Lock()
 	defer d.mu.Unlock()

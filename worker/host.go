@@ -3,6 +3,7 @@ package worker
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"time"
 
@@ -84,11 +85,13 @@ func (w *Worker) addHost(namespace string, opts HostOptions, construct Construct
 	if w.started {
 		return errors.New("the worker has started")
 	}
-	if w.hosts[namespace] != nil {
+	hosts := maps.Clone(*w.hosts.Load())
+	if hosts[namespace] != nil {
 		return errors.New("the namespace is taken")
 	}
 	h.duration = w.metrics.host(namespace)
-	w.hosts[namespace] = h
+	hosts[namespace] = h
+	w.hosts.Store(&hosts)
 	return nil
 }
 
@@ -115,19 +118,13 @@ func (o HostOptions) complete(all *Options) (HostOptions, error) {
 	return o, errors.Join(faults...)
 }
 
-func (w *Worker) host(namespace string) *host {
-	w.mu.RLock()
-	defer w.mu.RUnlock()
-	return w.hosts[namespace]
-}
+func (w *Worker) host(namespace string) *host { return (*w.hosts.Load())[namespace] }
 
 // envs returns the deployments that namespaces name for themselves, nil if none
 // does.
 func (w *Worker) envs() map[string]string {
-	w.mu.RLock()
-	defer w.mu.RUnlock()
 	var envs map[string]string
-	for namespace, h := range w.hosts {
+	for namespace, h := range *w.hosts.Load() {
 		if h.opts.Env == "" {
 			continue
 		}

@@ -3,7 +3,6 @@ package worker
 import (
 	"context"
 	"errors"
-	"maps"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -35,7 +34,7 @@ func (w *Worker) ServeHTTP(rw http.ResponseWriter, r *http.Request) { w.serve(rw
 func (w *Worker) serveOwn(rw http.ResponseWriter, r *http.Request) { w.serve(rw, r, true) }
 
 func (w *Worker) serve(rw http.ResponseWriter, r *http.Request, own bool) {
-	path := belowBase(r, w.base)
+	path := belowBase(r, w.base, own)
 	switch path {
 	case wire.PathChallenge:
 		w.probe(rw, r, w.serveChallenge)
@@ -78,7 +77,7 @@ func (w *Worker) serveChallenge(rw http.ResponseWriter, r *http.Request) *refusa
 
 func (w *Worker) serveStats(rw http.ResponseWriter, r *http.Request) *refusal {
 	if !w.hasSecret(r) {
-		if _, err := w.attested(r, w.clock().wall); err != nil {
+		if _, _, err := w.attested(r.Header[wire.HeaderAttestation]); err != nil {
 			return refuseProbe
 		}
 	}
@@ -107,32 +106,90 @@ func (w *Worker) hasSecret(r *http.Request) bool {
 var errNoAttestation = errors.New("not exactly one attestation")
 
 // attested returns what pinboard attests of the request: that it is meant for
-// this worker's current session, and who calls.
-func (w *Worker) attested(r *http.Request, now time.Time) (attest.Claims, error) {
-	sent := r.Header[wire.HeaderAttestation]
+// this worker's current session, and who calls; and when it was asked.
+func (w *Worker) attested(sent []string) (claims *attest.Claims, now instant, err error) {
 	if len(sent) != 1 {
-		return attest.Claims{}, errNoAttestation
+		return nil, instant{}, errNoAttestation
 	}
-	return w.attests.Verify(sent[0], w.reg.sessionID(), now)
+	claims, err = w.attests.Verify(sent[0], w.reg.sessionID(), func() time.Time {
+		now = w.clock()
+		return now.wall
+	})
+	return claims, now, err
+}
+
+// ours are the headers of pinboard's own that a request came with.
+type ours struct {
+	attestation, epoch []string
+	n                  int // of all, with those that no worker expects; only if own
+}
+
+// oursIn looks them up; in a header of the worker's own, by going through it once
+// for all there is to find. Another one is gone through when it is copied.
+func oursIn(h http.Header, own bool) (o ours) {
+	if !own {
+		return ours{attestation: h[wire.HeaderAttestation], epoch: h[wire.HeaderEpoch]}
+	}
+	for name, values := range h {
+		if !wire.Reserved(name) { // nearly always
+			continue
+		}
+		o.n++
+		switch name {
+		case wire.HeaderAttestation:
+			o.attestation = values
+		case wire.HeaderEpoch:
+			o.epoch = values
+		}
+	}
+	return o
+}
+
+// withoutOurs returns a copy of a header without pinboard's own.
+func withoutOurs(h http.Header) http.Header {
+	const usual = 2 // of them
+	others := make(http.Header, max(0, len(h)-usual))
+	for name, values := range h {
+		if !wire.Reserved(name) {
+			others[name] = values
+		}
+	}
+	return others
+}
+
+// dropOurs takes pinboard's own, of which there are n, out of a header.
+func dropOurs(h http.Header, n int) {
+	before := len(h)
+	delete(h, wire.HeaderAttestation)
+	delete(h, wire.HeaderEpoch)
+	if before-len(h) < n {
+		dropReserved(h)
+	}
 }
 
 // serveInstance serves an instance's route, or returns why not. Nothing is
 // looked at before the attestation is.
 func (w *Worker) serveInstance(rw http.ResponseWriter, r *http.Request, path string, own bool) *refusal {
-	v := &visit{refuse: (*refusal).write, own: own}
-	now := w.clock()
-	if !w.opts.local() {
+	sent := oursIn(r.Header, own)
+	by, now := &nobody, instant{}
+	if w.opts.local() {
+		now = w.clock()
+	} else {
 		var err error
-		if v.by, err = w.attested(r, now.wall); err != nil {
+		if by, now, err = w.attested(sent.attestation); err != nil {
 			return refuseAttestation
 		}
 	}
-	return w.serveAttested(v, now.mono, path, rw, r)
+	v := &visit{refuse: (*refusal).write, own: own, by: by}
+	return w.serveAttested(v, &sent, &now, path, rw, r)
 }
 
-// serveAttested serves an instance's route to a caller that is known. What is
-// refused is returned, or written by v.refuse. The request came at began.
-func (w *Worker) serveAttested(v *visit, began time.Duration, path string, rw http.ResponseWriter, r *http.Request) *refusal {
+// nobody is who calls in local mode.
+var nobody attest.Claims
+
+// serveAttested serves an instance's route to a caller that is known, to whom that
+// was so at now. What is refused is returned, or written by v.refuse.
+func (w *Worker) serveAttested(v *visit, sent *ours, now *instant, path string, rw http.ResponseWriter, r *http.Request) *refusal {
 	namespace, id, rest, ok := splitPath(path)
 	if !ok {
 		return refusePath
@@ -145,21 +202,23 @@ func (w *Worker) serveAttested(v *visit, began time.Duration, path string, rw ht
 		return &refusal{status: http.StatusBadRequest, detail: err.Error()}
 	}
 	v.Context, v.key, v.worker, v.host = r.Context(), key{h.namespace, id}, w, h
-	v.watch = stopwatch{clock: w.clock, began: began, into: h.duration}
+	v.watch = stopwatch{clock: w.clock, began: now.mono, into: h.duration}
 	defer v.watch.stop()
-	if v.epoch, ok = placementEpoch(r.Header); !ok {
+	if v.epoch, ok = placementEpoch(sent.epoch); !ok {
 		return refuseEpoch
 	}
 	if w.opts.local() {
 		v.epoch = 0 // nobody places anything
 	}
-	inner, err := url.PathUnescape(rest)
-	if err != nil {
-		return refusePath
+	v.rest, v.ours = place{raw: rest, path: rest}, sent.n
+	if strings.IndexByte(rest, '%') >= 0 {
+		var err error
+		if v.rest.path, err = url.PathUnescape(rest); err != nil {
+			return refusePath
+		}
 	}
-	v.rest = place{raw: rest, path: inner}
 	if h.opts.Middleware == nil {
-		w.enter(v, v, rw, r)
+		w.enter(v, v, now, rw, r)
 		return nil
 	}
 	w.serveMiddleware(v, rw, r)
@@ -193,19 +252,20 @@ func (w *Worker) fromMiddleware(h *host) http.Handler {
 			refusePath.write(rw) // a middleware kept it for a request of its own
 			return
 		}
-		w.enter(v, r.Context(), rw, r)
+		w.enter(v, r.Context(), nil, rw, r)
 	})
 }
 
 // enter lets a request in to its instance, or refuses it. ctx is what its
-// context is to be derived from.
-func (w *Worker) enter(v *visit, ctx context.Context, rw http.ResponseWriter, r *http.Request) {
+// context is to be derived from, and now when the clocks were read, nil if the
+// request has waited for anything since.
+func (w *Worker) enter(v *visit, ctx context.Context, now *instant, rw http.ResponseWriter, r *http.Request) {
 	f := &v.flight
 	if v.entered.Swap(true) {
 		f = &flight{} // it has been here before
 	}
 	f.Context = ctx
-	if ref := w.dir.enter(f, v); ref != nil {
+	if ref := w.dir.enter(f, v, now); ref != nil {
 		w.metrics.refused(ref, r)
 		leaveRest(rw, r)
 		v.refuse(ref, rw)
@@ -223,8 +283,7 @@ func (w *Worker) enter(v *visit, ctx context.Context, rw http.ResponseWriter, r 
 
 // placementEpoch reads the placement that pinboard routed the request by, 0 if
 // it names none.
-func placementEpoch(h http.Header) (epoch int64, ok bool) {
-	sent := h[wire.HeaderEpoch]
+func placementEpoch(sent []string) (epoch int64, ok bool) {
 	if len(sent) == 0 {
 		return 0, true
 	}
@@ -242,25 +301,31 @@ type place struct{ raw, path string }
 // and without pinboard's own headers. An attestation that an application passes on
 // would be good for others. A request that nobody else sees is not spared.
 func (v *visit) request(ctx context.Context, r *http.Request) *http.Request {
-	r = r.WithContext(ctx)
-	if !v.own {
+	v.seen = *r.WithContext(ctx) // it is one piece of memory with the rest
+	r = &v.seen
+	if v.own {
+		dropOurs(r.Header, v.ours)
+	} else {
 		u := *r.URL
-		r.URL, r.Header = &u, maps.Clone(r.Header)
+		r.URL, r.Header = &u, withoutOurs(r.Header)
 	}
 	usual := r.URL.RawPath == "" // then that of a part is usual, too
 	r.URL.Path, r.URL.RawPath = v.rest.path, ""
 	if !usual && r.URL.EscapedPath() != v.rest.raw {
 		r.URL.RawPath = v.rest.raw
 	}
-	maps.DeleteFunc(r.Header, func(name string, _ []string) bool { return wire.Reserved(name) })
 	return r
 }
 
 // belowBase returns the request's path, escaped, without the base path of the
 // advertise URL, unless that has been taken off already: http.StripPrefix
-// leaves it in RequestURI.
-func belowBase(r *http.Request, base string) string {
-	path := r.URL.EscapedPath()
+// leaves it in RequestURI. A request that nobody else sees has its path there as it
+// was sent.
+func belowBase(r *http.Request, base string, own bool) string {
+	path := r.URL.Path
+	if !own || !sentAs(r, path) {
+		path = r.URL.EscapedPath()
+	}
 	if base == "" {
 		return path
 	}
@@ -272,6 +337,13 @@ func belowBase(r *http.Request, base string) string {
 		return rest
 	}
 	return path
+}
+
+// sentAs reports whether a request's target has this for its path, and no other
+// spelling of it.
+func sentAs(r *http.Request, path string) bool {
+	rest, ok := strings.CutPrefix(r.RequestURI, path)
+	return ok && r.URL.RawPath == "" && (rest == "" || rest[0] == '?')
 }
 
 // splitPath takes /<namespace>/<id>/<rest> apart. The namespace is decoded, the

@@ -51,46 +51,51 @@ type Constructor func(inst *Instance) (http.Handler, error)
 // Instance is one live instance: a (namespace, id) that pinboard has placed on
 // this worker. Its methods are safe for concurrent use.
 type Instance struct {
-	key
-	dir    *directory
-	host   *host
 	ctx    context.Context
 	cancel context.CancelCauseFunc
-	epoch  atomic.Int64 // 0: not known
-	lost   atomic.Bool  // another session owns the id
-	muted  atomic.Bool  // it makes no more calls: its hooks have returned
+	muted  atomic.Bool // it makes no more calls: its hooks have returned
 
 	ready    chan struct{} // closed when the constructor is over: handler or failure is set
-	handler  http.Handler
 	failure  *refusal
 	closing  chan struct{} // closed when the instance starts to close
 	released chan struct{} // closed when the id was given back
 
-	// Guarded by dir.mu.
-	state       instanceState
-	givenUp     bool     // released, or refused for good: not ours any more
+	// Guarded by dir.mu, down to epoch.
 	refusal     *refusal // for requests, once closing
 	activatedAt time.Time
-	flights     flights
 	hooks       []func(context.Context) error
+	paced       bool          // the worker drains, and turn says when this one may close
+	kept        bool          // closing, but its id stays placed here
+	turn        time.Duration // monotonic
+	hearing     hearing       // of OnWindDown
+	idling      idling        // of OnIdle
+	leased      context.Context
+	stats       func() map[string]any
+
+	// What every request looks at, side by side: most of what it costs to come to
+	// an instance is to get that from memory.
+	state       instanceState
 	built       bool // the constructor is over, and there is a handler
+	givenUp     bool // released, or refused for good: not ours any more
 	waiting     int  // requests that wait for the constructor
 	plain       int  // requests in the handler, without streams
 	streams     int
 	tasks       int
 	idleSince   time.Duration // monotonic: the last end of anything that held it
 	connectedAt time.Duration // monotonic: the last end of a request or stream
-	windDowns   [2]drain      // of this instance only: its own and an operator's
-	paced       bool          // the worker drains, and turn says when this one may close
-	turn        time.Duration // monotonic
-	hearing     hearing       // of OnWindDown
-	idling      idling        // of OnIdle
-	kept        bool          // closing, but its id stays placed here
-	leased      context.Context
-	stats       func() map[string]any
 	changed     chan struct{} // closed at the next change, if somebody waits
 	due         time.Duration // when the timetable looks at it
 	index       int           // in the timetable, -1 if not there
+	windDowns   [2]drain      // of this instance only: its own and an operator's
+	fence       *fence        // as it was last seen
+	flights     flights
+
+	epoch   atomic.Int64 // 0: not known
+	lost    atomic.Bool  // another session owns the id
+	handler http.Handler
+	dir     *directory
+	host    *host
+	key
 }
 
 type instanceState int
@@ -198,10 +203,11 @@ func (i *Instance) EvictionDeadline() (time.Time, bool) {
 
 // owned reports whether the id is this worker's beyond doubt, so that what the
 // instance answers counts.
-func (i *Instance) owned() bool {
+func (i *Instance) owned() (at time.Duration, yes bool) {
+	now := i.dir.clock()
 	// In this order: a registration marks what was lost before it renews the
 	// lease.
-	return i.dir.lease.state() != leaseExpired && !i.lost.Load()
+	return now.mono, i.dir.lease.stateNow(now) != leaseExpired && !i.lost.Load()
 }
 
 // isConstructed reports whether the constructor is over, or will never begin.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -58,10 +59,14 @@ type lease struct {
 
 	callbacks sync.WaitGroup // armed and running timers
 
+	// healthyUntil spares requests the lock while nothing is amiss: before it the
+	// lease is healthy. nil where that is to be found out with the lock.
+	healthyUntil atomic.Pointer[instant]
+	longest      atomic.Int64 // of all grants, a time.Duration
+
 	mu        sync.Mutex
 	granted   bool
 	deadline  instant
-	longest   time.Duration // of all grants
 	capped    bool
 	ceiling   time.Duration // monotonic, while capped
 	unhealthy bool          // what was announced last
@@ -87,6 +92,9 @@ func (l *lease) state() leaseState { return l.stateNow(l.clock()) }
 
 // stateNow is state for callers that have just read the clocks.
 func (l *lease) stateNow(now instant) leaseState {
+	if until := l.healthyUntil.Load(); until != nil && !now.reached(*until) {
+		return leaseHealthy
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.stateAt(now)
@@ -102,6 +110,7 @@ func (l *lease) stateAt(now instant) leaseState {
 		return leaseExpired
 	case now.reached(l.deadline):
 		l.deadline.mono = min(l.deadline.mono, now.mono)
+		l.healthyUntil.Store(nil)
 		return leaseExpired
 	case now.reached(l.deadline.add(-l.buffer)):
 		return leaseUnhealthy
@@ -126,11 +135,14 @@ func (l *lease) renewed(sent instant, ttl time.Duration) {
 	if l.stateAt(now) == leaseExpired {
 		l.lose(ErrLeaseLost)
 	}
-	l.granted, l.longest = true, max(l.longest, ttl)
+	l.granted = true
+	l.longest.Store(max(l.longest.Load(), int64(ttl)))
 	l.deadline = sent.add(ttl)
 	if l.capped {
 		l.deadline.mono = min(l.deadline.mono, l.ceiling)
 	}
+	until := l.deadline.add(-l.buffer)
+	l.healthyUntil.Store(&until)
 	if l.stateAt(now) == leaseExpired { // the answer came too late, and no timer will tell
 		if !l.unhealthy {
 			l.turnUnhealthy()
@@ -173,11 +185,7 @@ func (l *lease) unlimit() {
 // longestTTL returns the length of the longest grant, 0 before the first. A
 // registration that was answered late grants only what is left of its lease,
 // which says nothing of how long a node of pinboard may trust a route.
-func (l *lease) longestTTL() time.Duration {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.longest
-}
+func (l *lease) longestTTL() time.Duration { return time.Duration(l.longest.Load()) }
 
 // flaps returns how often the lease turned unhealthy.
 func (l *lease) flaps() int {
@@ -203,6 +211,7 @@ func (l *lease) end() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.granted, l.endless = false, false
+	l.healthyUntil.Store(nil)
 }
 
 // arm sets the timer to when the lease turns unhealthy, or after that to when

@@ -102,10 +102,11 @@ func (l *loopback) close(wait bool) {
 // serve serves a call.
 func (l *loopback) serve(rw http.ResponseWriter, r *http.Request) {
 	depth, _ := strconv.Atoi(r.Header.Get(wire.HeaderDepth)) // calls' own
-	v := &visit{refuse: l.refuse, own: true, by: attest.Claims{
+	v := &visit{refuse: l.refuse, own: true, by: &attest.Claims{
 		Audience: l.worker.reg.sessionID(), Caller: r.Header.Get(wire.HeaderFrom), Depth: depth,
 	}}
-	if ref := l.worker.serveAttested(v, l.worker.clock().mono, r.URL.EscapedPath(), rw, r); ref != nil {
+	sent, now := oursIn(r.Header, true), l.worker.clock()
+	if ref := l.worker.serveAttested(v, &sent, &now, r.URL.EscapedPath(), rw, r); ref != nil {
 		l.refuse(ref, rw)
 	}
 }

@@ -48,9 +48,10 @@ type registration struct {
 	draining        atomic.Bool // this worker's own drain
 	reregistrations atomic.Int64
 
+	session atomic.Pointer[string] // nil without one; changes with mu
+
 	mu              sync.Mutex
 	changed         chan struct{} // closed when pinboard has said something new
-	session         string        // "" without one
 	prevSession     string
 	registered      bool
 	deregistered    bool        // the session
@@ -214,7 +215,8 @@ func (r *registration) accept(ctx context.Context, sent instant, a *answer) {
 	r.applyDrain(a)
 
 	r.mu.Lock()
-	r.session, r.prevSession, r.registered = session, "", true
+	r.session.Store(&session)
+	r.prevSession, r.registered = "", true
 	r.mu.Unlock()
 	r.broadcast()
 	r.log.Info("registered with pinboard", zap.Duration("lease", ttl), zap.Strings("namespaces", r.namespaces()))
@@ -256,7 +258,8 @@ func (r *registration) duplicates(a *answer) []wire.Ref {
 // lost notes that pinboard no longer knows the session.
 func (r *registration) lost() {
 	r.mu.Lock()
-	r.prevSession, r.session, r.registered = r.session, "", false
+	r.prevSession, r.registered = r.sessionID(), false
+	r.session.Store(nil)
 	r.mu.Unlock()
 	r.reregistrations.Add(1)
 	r.log.Warn("pinboard does not know the session: registering again, instances are kept")
@@ -276,11 +279,12 @@ func (r *registration) changes() <-chan struct{} {
 	return r.changed
 }
 
-// sessionID returns the current session, "" if there is none.
+// sessionID returns the current session, "" if there is none. All requests ask.
 func (r *registration) sessionID() string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.session
+	if session := r.session.Load(); session != nil {
+		return *session
+	}
+	return ""
 }
 
 func (r *registration) isRegistered() bool {

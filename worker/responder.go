@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"time"
 )
 
 // errLate is what a handler's writes return when the lease ended before its
@@ -26,10 +27,25 @@ type responder struct {
 	late    bool        // what the handler writes is dropped
 	broken  bool        // late after it had begun: the connection is to be cut
 	unused  http.Header // the handler's header when it is late
+
+	ending  bool // the handler has returned
+	ended   bool // and the owner was asked since, at endedAt
+	endedAt time.Duration
 }
 
-// owner says whether the id is this worker's, so that an answer counts.
-type owner interface{ owned() bool }
+// owner says whether the id is this worker's, so that an answer counts, and when
+// it was asked, by the monotonic clock.
+type owner interface {
+	owned() (at time.Duration, yes bool)
+}
+
+func (r *responder) owned() bool {
+	at, yes := r.owner.owned()
+	if r.ending {
+		r.ended, r.endedAt = true, at
+	}
+	return yes
+}
 
 // Unwrap lets http.ResponseController reach what is not overridden here.
 func (r *responder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
@@ -48,7 +64,7 @@ func (r *responder) begin() {
 		return
 	}
 	r.begun = true
-	if r.owner.owned() {
+	if r.owned() {
 		return
 	}
 	// The process was frozen, or cut off, while the handler ran. Another owner
@@ -62,7 +78,7 @@ func (r *responder) begin() {
 // still hold all of a plain one back: to complete it would be to answer now.
 // Streams are cut by pinboard.
 func (r *responder) goOn() {
-	if !r.late && !r.stream && !r.owner.owned() {
+	if !r.late && !r.stream && !r.owned() {
 		r.late, r.broken, r.unused = true, true, http.Header{}
 	}
 }
@@ -164,6 +180,7 @@ func (r *responder) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 // finish writes what is left to write when the handler has returned. It panics
 // with http.ErrAbortHandler, for the server, if the connection is to be cut.
 func (r *responder) finish() {
+	r.ending = true
 	if r.begun {
 		r.goOn()
 		if r.broken {

@@ -22,7 +22,7 @@ func (w *world) check() {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	live, hosted := int64(0), w.h.w.hosts["/c"].live
+	live, hosted := int64(0), w.h.w.host("/c").live
 	for k, inst := range d.instances {
 		w.checkInstance(k.id, inst)
 		if inst.state == stateLive {

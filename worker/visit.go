@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/pinboard-go/pinboard/internal/attest"
 )
@@ -19,15 +20,17 @@ type visit struct {
 	worker  *Worker
 	host    *host
 	own     bool                     // nobody else sees the request
+	ours    int                      // how many headers of pinboard's own it came with, if own
 	epoch   int64                    // the placement that it was routed by, 0 if not known
 	entered atomic.Bool              // the middleware has let it through
 	inst    atomic.Pointer[Instance] // once its handler is called
 	watch   stopwatch
 	refuse  refuser
-	by      attest.Claims // none in local mode
+	by      *attest.Claims // others have them, too; nobody's in local mode
 	caller  callerOnce
 
-	rest place // of the path, which the instance sees
+	rest place        // of the path, which the instance sees
+	seen http.Request // as the instance sees it, or the middleware before it
 	// flight is the first one: a middleware may let a request in again.
 	flight flight
 }
@@ -43,7 +46,7 @@ func (v *visit) Value(key any) any {
 	case targetKey:
 		return v
 	case callerKey:
-		return v.caller.of(&v.by)
+		return v.caller.of(v.by)
 	}
 	return v.Context.Value(key)
 }
@@ -60,7 +63,10 @@ func (v *visit) lost() bool {
 }
 
 // owned reports whether an answer counts (responder).
-func (v *visit) owned() bool { return v.worker.lease.state() != leaseExpired && !v.lost() }
+func (v *visit) owned() (at time.Duration, yes bool) {
+	now := v.worker.clock()
+	return now.mono, v.worker.lease.stateNow(now) != leaseExpired && !v.lost()
+}
 
 // late refuses a request that a middleware has kept for too long.
 func (v *visit) late(ref *refusal, rw http.ResponseWriter) {

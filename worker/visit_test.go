@@ -288,7 +288,7 @@ func TestAContextShowsNothingOfWhoCalls(t *testing.T) {
 
 type nobodys struct{}
 
-func (nobodys) owned() bool { return false }
+func (nobodys) owned() (at time.Duration, yes bool) { return 0, false }
 
 // However a handler writes, and whatever it does with the error.
 func TestNothingIsWrittenBehindARefusalThatCameTooLate(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/pinboard-go/pinboard/internal/attest"
@@ -45,8 +46,10 @@ type Worker struct {
 	metrics *metrics
 	process *resources.Process
 
-	mu      sync.RWMutex
-	hosts   map[string]*host
+	// hosts are by namespace. What a request has got is never changed.
+	hosts atomic.Pointer[map[string]*host]
+
+	mu      sync.Mutex // of what adds hosts, and of started
 	started bool
 
 	// stopping holds a token while a Shutdown works; stopped is guarded by it.
@@ -74,9 +77,10 @@ func build(opts Options, env environment, now clock, jitter func() float64) (*Wo
 	opts.Logger = leak.Logger(log)
 	w := &Worker{
 		opts: opts, clock: now, base: advertised.EscapedPath(), born: now().mono,
-		lease: newLease(now, &opts), hosts: map[string]*host{}, stopping: make(chan struct{}, 1),
+		lease: newLease(now, &opts), stopping: make(chan struct{}, 1),
 		process: resources.NewProcess("/"),
 	}
+	w.hosts.Store(&map[string]*host{})
 	w.dir = newDirectory(&w.opts, now, w.lease)
 	w.reg = newRegistration(&w.opts, now, jitter, w.lease, w.dir)
 	w.attests = attest.NewVerifier(w.reg.secret)
@@ -107,11 +111,7 @@ func (w *Worker) Format(f fmt.State, _ rune) {
 	_, _ = fmt.Fprintf(f, "worker at %s", w.opts.AdvertiseURL)
 }
 
-func (w *Worker) namespaces() []string {
-	w.mu.RLock()
-	defer w.mu.RUnlock()
-	return slices.Sorted(maps.Keys(w.hosts))
-}
+func (w *Worker) namespaces() []string { return slices.Sorted(maps.Keys(*w.hosts.Load())) }
 
 // Start registers with pinboard, in the background and for as long as it takes.
 // Call it once the worker can be reached at its advertise URL, since pinboard
@@ -125,7 +125,7 @@ func (w *Worker) Start() error {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if len(w.hosts) == 0 {
+	if len(*w.hosts.Load()) == 0 {
 		return errors.New("worker: start: there is no namespace to host")
 	}
 	if !w.started {

@@ -23,7 +23,7 @@ func TestAllocationsOfAttestations(t *testing.T) {
 		token := mint(t, claims)
 		require.InDelta(t, want.mint, testing.AllocsPerRun(100, func() { _, _ = attest.Mint(key, claims, now) }), 0, "mint, %s", name)
 		v := attest.NewVerifier(key)
-		verify := func() { _, _ = v.Verify(token, session, now) }
+		verify := func() { _, _ = v.VerifyAt(token, session, now) }
 		verify()
 		require.InDelta(t, want.seen, testing.AllocsPerRun(100, verify), 0, "seen, %s", name)
 		require.InDelta(t, want.fresh, testing.AllocsPerRun(100, func() {

@@ -17,7 +17,7 @@ import (
 // sameAsVerify asks a verifier, and the function that remembers nothing.
 func sameAsVerify(t *testing.T, v *attest.Verifier, token, audience string, at time.Time) (taken bool) {
 	t.Helper()
-	got, err := v.Verify(token, audience, at)
+	got, err := v.VerifyAt(token, audience, at)
 	want, wanted := attest.Verify(token, wire.NewSecret(secret), func(a string) bool { return audience != "" && a == audience }, at)
 	require.Equal(t, want, got)
 	require.Equal(t, wanted == nil, err == nil, "%v, %v", wanted, err)
@@ -76,16 +76,16 @@ func TestNoOtherBytesThanTheVerifiedOnesAreTaken(t *testing.T) {
 			for _, bit := range []byte{1, 0x20} {
 				changed := []byte(token)
 				changed[i] ^= bit
-				_, err := v.Verify(string(changed), session, now)
+				_, err := v.VerifyAt(string(changed), session, now)
 				require.ErrorIs(t, err, attest.ErrInvalid, "byte %d", i)
 				v.Confuse(token, string(changed)) // as if their hashes were the same
-				_, err = v.Verify(string(changed), session, now)
+				_, err = v.VerifyAt(string(changed), session, now)
 				require.ErrorIs(t, err, attest.ErrInvalid, "byte %d", i)
 			}
 		}
 		for _, changed := range []string{token + "A", token[:len(token)-1], token[1:], ""} {
 			v.Confuse(token, changed)
-			_, err := v.Verify(changed, session, now)
+			_, err := v.VerifyAt(changed, session, now)
 			require.ErrorIs(t, err, attest.ErrInvalid)
 		}
 		require.True(t, sameAsVerify(t, v, token, session, now))
@@ -99,9 +99,9 @@ func TestWhatOneVerifierHasSeenIsNothingToAnother(t *testing.T) {
 	token := mint(t, attest.Claims{Audience: session})
 	for range 2 {
 		require.True(t, sameAsVerify(t, v, token, session, now))
-		_, err := next.Verify(token, session, now)
+		_, err := next.VerifyAt(token, session, now)
 		require.ErrorIs(t, err, attest.ErrInvalid)
-		_, err = attest.NewVerifier(wire.Secret{}).Verify(token, session, now)
+		_, err = attest.NewVerifier(wire.Secret{}).VerifyAt(token, session, now)
 		require.ErrorIs(t, err, attest.ErrInvalid)
 	}
 }
@@ -185,7 +185,7 @@ func TestAVerifierMayBeUsedByMany(t *testing.T) {
 				n := (g + i) % len(tokens)
 				audience := []string{session, "session-2"}[(i/50)%2]
 				at := now.Add(time.Duration(i/100) * 31 * time.Second)
-				got, err := v.Verify(tokens[n], audience, at)
+				got, err := v.VerifyAt(tokens[n], audience, at)
 				right := (n%2 == 0) == (audience == session) && at.Sub(now) <= 60*time.Second
 				if right != (err == nil) || right && got.Depth != n {
 					t.Errorf("token %d for %s after %v: %v, %v", n, audience, at.Sub(now), got, err)

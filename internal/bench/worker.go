@@ -3,11 +3,12 @@ package main
 import (
 	"bufio"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
+	weak "math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -27,49 +28,44 @@ import (
 )
 
 const (
-	// envServe, in its environment, makes a process of this program the one whose
-	// servers are measured.
+	// envServe, in its environment, makes a process of this program one whose
+	// server is measured, and says which one.
 	envServe = "PINBOARD_BENCH_SERVE"
 	// benchSession is the session that the worker has.
 	benchSession = "bench-session"
 	// workerIDs is how many ids the requests are for, workerConns how many
 	// connections ask, accounts how many clients a kind with clients has.
 	workerIDs, workerConns, accounts = 1000, 64, 1000
+	// reuse is for how many requests an attestation is sent: what a server on one
+	// processor gets in a second. It is not a second of the clock, because on a busy
+	// machine more of the requests would then bring a new one.
+	reuse = 20_000
 	// idle is how many instances the memory is measured of.
 	idle = 100_000
 )
 
-// workers measures a worker beside the same handler on plain net/http: both in
-// one process with one processor (GOMAXPROCS), asked by this one with the same
-// bytes; and the memory of idle instances.
+// The servers that are measured, by what envServe says.
+const (
+	plainServer = "plain" // net/http's, without a worker
+	ownServer   = "own"   // the worker's
+	hostsServer = "hosts" // net/http's, with a worker in it
+)
+
+// workers measures a worker beside the same handler on plain net/http, asked by
+// this process with the same bytes; and the memory of idle instances. Each kind
+// has a process of its own with one processor (GOMAXPROCS): in one process, what
+// one kind leaves on the heap decides how often the next one's garbage is
+// collected.
 func workers(ctx context.Context, s settings) error {
-	if os.Getenv(envServe) != "" {
-		return serveWorker(ctx, os.Stdin, os.Stdout)
+	if which := os.Getenv(envServe); which != "" {
+		return serveWorker(ctx, which, os.Stdin, os.Stdout)
 	}
 	before := runtime.GOMAXPROCS(1)
-	p, err := startServers(ctx)
-	if err != nil {
-		return err
+	kinds, stop, err := workerKinds(ctx, s.calls)
+	if err == nil {
+		err = takeTurns(ctx, s.rounds, kinds)
 	}
-	plain := &kind{name: "plain net/http", round: p.asked(s.calls, p.Plain, (&tokens{secret: p.Secret}).next)}
-	kinds := []*kind{plain}
-	for _, k := range []struct {
-		name    string
-		atLeast float64
-		addr    string
-		tokens  *tokens
-	}{
-		{"worker, anonymous", 0.9, p.Worker, &tokens{secret: p.Secret}},
-		{fmt.Sprintf("worker, %d accounts", accounts), 0.9, p.Worker, &tokens{secret: p.Secret, clients: accounts}},
-		{"worker, no attestation twice", 0, p.Worker, &tokens{secret: p.Secret, fresh: true}},
-		{"worker in a server of the host's, anonymous", 0, p.Mounted, &tokens{secret: p.Secret}},
-	} {
-		kinds = append(kinds, &kind{
-			name: k.name, against: plain, atLeast: k.atLeast, round: p.asked(s.calls, k.addr, k.tokens.next),
-		})
-	}
-	err = takeTurns(ctx, s.rounds, kinds)
-	if err = errors.Join(err, p.stop()); err != nil {
+	if err = errors.Join(err, stop()); err != nil {
 		return err
 	}
 	if err := report(os.Stdout, kinds); err != nil {
@@ -77,6 +73,43 @@ func workers(ctx context.Context, s settings) error {
 	}
 	runtime.GOMAXPROCS(before)
 	return idleMemory(ctx, os.Stdout)
+}
+
+// workerKinds starts a server for each kind; stop ends them.
+func workerKinds(ctx context.Context, calls int) (kinds []*kind, stop func() error, err error) {
+	var started []*measured
+	stop = func() error {
+		var errs []error
+		for _, p := range started {
+			errs = append(errs, p.stop())
+		}
+		return errors.Join(errs...)
+	}
+	for _, k := range []struct {
+		name    string
+		atLeast float64
+		which   string
+		tokens  *tokens
+	}{
+		{"plain net/http", 0, plainServer, &tokens{}},
+		{"worker, anonymous", 0.9, ownServer, &tokens{}},
+		{fmt.Sprintf("worker, %d accounts", accounts), 0.9, ownServer, &tokens{clients: accounts}},
+		{"worker, no attestation twice", 0, ownServer, &tokens{fresh: true}},
+		{"worker in a server of the host's, anonymous", 0, hostsServer, &tokens{}},
+	} {
+		p, err := startMeasured(ctx, k.which)
+		if err != nil {
+			return nil, stop, err
+		}
+		started = append(started, p)
+		k.tokens.secret = p.Secret
+		one := &kind{name: k.name, atLeast: k.atLeast, round: p.asked(calls, k.tokens.next)}
+		if len(kinds) > 0 {
+			one.against = kinds[0]
+		}
+		kinds = append(kinds, one)
+	}
+	return kinds, stop, nil
 }
 
 // hello is the handler of both: 100 bytes of JSON.
@@ -132,37 +165,33 @@ func benchWorker(ctx context.Context) (*sdk.Worker, wire.Secret, error) {
 	return w, *pb.secret.Load(), nil
 }
 
-// addresses are what the process with the servers says when it is ready.
-type addresses struct {
-	Plain, Worker, Mounted string
-	Secret                 string // of the worker
+// address is what a process with a server says when it is ready.
+type address struct {
+	Addr   string
+	Secret string // that attestations for it are signed with
 }
 
-// serveWorker serves both until the end of in. It answers each line with the
-// processor time that it has used so far, in seconds.
-func serveWorker(ctx context.Context, in io.Reader, out io.Writer) error {
-	w, secret, err := benchWorker(ctx)
+// serveWorker serves until the end of in. It answers each line with the processor
+// time that it has used so far, in seconds.
+func serveWorker(ctx context.Context, which string, in io.Reader, out io.Writer) error {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
 	}
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
-	said := addresses{Secret: secret.Reveal()}
-	serve := func(addr *string, on func(net.Listener) error) error {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err == nil {
-			*addr = l.Addr().String()
-			go func() { _ = on(l) }()
+	said := address{Addr: l.Addr().String(), Secret: rand.Text()} // nobody's
+	server := likeWorkers(http.HandlerFunc(hello))
+	serve := server.Serve
+	if which != plainServer {
+		w, secret, err := benchWorker(ctx)
+		if err != nil {
+			return err
 		}
-		return err
+		said.Secret, server.Handler = secret.Reveal(), w
+		if which == ownServer {
+			serve = func(l net.Listener) error { return w.Serve(ctx, l) }
+		}
 	}
-	err = errors.Join(
-		serve(&said.Worker, func(l net.Listener) error { return w.Serve(ctx, l) }),
-		serve(&said.Plain, likeWorkers(http.HandlerFunc(hello)).Serve),
-		serve(&said.Mounted, likeWorkers(w).Serve))
-	if err != nil {
-		return err
-	}
+	go func() { _ = serve(l) }() // until the process ends
 	enc := json.NewEncoder(out)
 	if err := enc.Encode(said); err != nil {
 		return err
@@ -186,21 +215,21 @@ func processorTime() float64 {
 	return time.Duration(used.Utime.Nano() + used.Stime.Nano()).Seconds()
 }
 
-// servers is the process with both servers.
-type servers struct {
-	addresses
+// measured is a process with one of the servers.
+type measured struct {
+	address
 	cmd *exec.Cmd
 	in  io.WriteCloser
 	out *json.Decoder
 }
 
-func startServers(ctx context.Context) (*servers, error) {
+func startMeasured(ctx context.Context, which string) (*measured, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	p := &servers{cmd: exec.CommandContext(ctx, self, "-part", "worker")}
-	p.cmd.Env = append(os.Environ(), envServe+"=1", "GOMAXPROCS=1")
+	p := &measured{cmd: exec.CommandContext(ctx, self, "-part", "worker")}
+	p.cmd.Env = append(os.Environ(), envServe+"="+which, "GOMAXPROCS=1")
 	p.cmd.Stderr = os.Stderr
 	if p.in, err = p.cmd.StdinPipe(); err != nil {
 		return nil, err
@@ -213,27 +242,27 @@ func startServers(ctx context.Context) (*servers, error) {
 		return nil, err
 	}
 	p.out = json.NewDecoder(out)
-	return p, p.out.Decode(&p.addresses)
+	return p, p.out.Decode(&p.address)
 }
 
-func (p *servers) stop() error { return errors.Join(p.in.Close(), p.cmd.Wait()) }
+func (p *measured) stop() error { return errors.Join(p.in.Close(), p.cmd.Wait()) }
 
-func (p *servers) used() (seconds float64, err error) {
+func (p *measured) used() (seconds float64, err error) {
 	if _, err := io.WriteString(p.in, "\n"); err != nil {
 		return 0, err
 	}
 	return seconds, p.out.Decode(&seconds)
 }
 
-// asked measures n requests to one of the servers.
-func (p *servers) asked(n int, addr string, token func() (string, error)) func(context.Context) (sample, error) {
+// asked measures n requests.
+func (p *measured) asked(n int, token func() (string, error)) func(context.Context) (sample, error) {
 	return func(ctx context.Context) (sample, error) {
 		before, err := p.used()
 		if err != nil {
 			return sample{}, err
 		}
 		begun := time.Now()
-		if err := askAll(ctx, addr, n, token); err != nil {
+		if err := askAll(ctx, p.Addr, n, token); err != nil {
 			return sample{}, err
 		}
 		took := time.Since(begun).Seconds()
@@ -266,7 +295,7 @@ func askOne(conn net.Conn, n int, token func() (string, error)) error {
 		if err != nil {
 			return err
 		}
-		request = appendRequest(request[:0], rand.IntN(workerIDs), text)
+		request = appendRequest(request[:0], weak.IntN(workerIDs), text)
 		if _, err := conn.Write(request); err != nil {
 			return err
 		}
@@ -295,15 +324,14 @@ func appendRequest(b []byte, id int, token string) []byte {
 		"%s: 1764460800000000\r\n%s: %s\r\n\r\n", id, wire.HeaderEpoch, wire.HeaderAttestation, token)
 }
 
-// tokens mints attestations as a node does: one a second for each client, or,
-// where they are to be fresh, one for each request.
+// tokens mints attestations as a node does: one a second (reuse) for each client,
+// or, where they are to be fresh, one for each request.
 type tokens struct {
 	secret  string
 	clients int // 0 for anonymous ones alone
 	fresh   bool
 
 	mu     sync.Mutex
-	second int64
 	minted []string
 	turn   int
 }
@@ -316,8 +344,8 @@ func (t *tokens) next() (string, error) {
 	if t.fresh {
 		return t.mint(now, t.turn)
 	}
-	if t.second != now.Unix() {
-		t.second, t.minted = now.Unix(), t.minted[:0]
+	if t.turn%reuse == 0 {
+		t.minted = t.minted[:0]
 	}
 	i := t.turn % max(1, t.clients)
 	for len(t.minted) <= i {
