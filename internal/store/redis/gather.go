@@ -16,6 +16,10 @@ import (
 // preferred.
 const maxTogether = 32
 
+// maxFree is how many calls are under way at once before any waits for the end of
+// one. While there are that few, Redis reads and answers them together.
+const maxFree = 4
+
 // gathering has ids that are asked for at the same time go in one call, which costs
 // Redis far less than one for each. What is asked for while no call is under way
 // goes at once. What is asked for meanwhile waits until one has ended, or until there
@@ -150,7 +154,7 @@ func (g *gathering) join(key alike, one *asker) *together {
 		g.queues[key] = q
 	}
 	q.waiting = append(q.waiting, one)
-	if q.calls > 0 && len(q.waiting) < maxTogether {
+	if q.calls >= maxFree && len(q.waiting) < maxTogether {
 		return nil
 	}
 	return q.depart()

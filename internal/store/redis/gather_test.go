@@ -60,11 +60,14 @@ func (s *slow) calls() []int {
 	return slices.Clone(s.sent)
 }
 
-// release lets a call go; its answer comes, or is lost.
+// release lets a call go, if it has not gone; its answer comes, or is lost.
 func (s *slow) release(i int, answered bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.let[i] <- answered
+	if s.let[i] != nil {
+		s.let[i] <- answered
+		s.let[i] = nil
+	}
 }
 
 // crowd asks for ids of one bucket at the same time.
@@ -117,17 +120,28 @@ func (c *crowd) waiting() int {
 	return n
 }
 
-// begin asks for an id, and then for others that come while the first is under way.
-func (c *crowd) begin(t *testing.T, first string, others ...string) {
+// occupy has so many calls under way, each for one id.
+func (c *crowd) occupy(t *testing.T, n int) {
 	t.Helper()
-	c.ask(t.Context(), first)
-	until(t, func() bool { return len(c.slow.calls()) == 1 })
-	c.ask(t.Context(), others...)
-	until(t, func() bool { return c.waiting() == len(others) })
+	for i := range n {
+		c.ask(t.Context(), fmt.Sprint("busy-", i))
+	}
+	until(t, func() bool { return len(c.slow.calls()) == n })
 }
 
-// finish lets one call after the other go, from a number on, until all are answered.
-func (c *crowd) finish(t *testing.T, from int) {
+// begin has as many calls under way as wait for none, and asks for ids meanwhile.
+func (c *crowd) begin(t *testing.T, ids ...string) {
+	t.Helper()
+	c.occupy(t, maxFree)
+	c.ask(t.Context(), ids...)
+	until(t, func() bool { return c.waiting() == len(ids) })
+}
+
+// later returns how many ids the calls had that were made after begin.
+func (c *crowd) later() []int { return c.slow.calls()[maxFree:] }
+
+// finish lets all calls go until all are answered.
+func (c *crowd) finish(t *testing.T) {
 	t.Helper()
 	answered := make(chan struct{})
 	go func() {
@@ -135,8 +149,8 @@ func (c *crowd) finish(t *testing.T, from int) {
 		close(answered)
 	}()
 	until(t, func() bool {
-		for ; from < len(c.slow.calls()); from++ {
-			c.slow.release(from, true)
+		for i := range c.slow.calls() {
+			c.slow.release(i, true)
 		}
 		select {
 		case <-answered:
@@ -164,40 +178,46 @@ func (c *crowd) requirePlaced(t *testing.T, ids ...string) {
 	require.Len(t, epochs, len(ids), "each has an epoch of its own")
 }
 
-func TestAnIdGoesAtOnceAndThoseThatComeMeanwhileGoTogether(t *testing.T) {
+func TestIdsGoAtOnceAndThoseThatComeMeanwhileGoTogether(t *testing.T) {
 	t.Parallel()
 	c := gather(t, server.Client(t))
-	c.begin(t, "a", "b", "c", "d")
-	c.finish(t, 0)
-	require.Equal(t, []int{1, 3}, c.slow.calls())
-	c.requirePlaced(t, "a", "b", "c", "d")
-	require.Equal(t, "4", c.do1(t, "HGET", c.session("s"), "taken"))
+	c.begin(t, "a", "b", "c")
+	for _, n := range c.slow.calls() {
+		require.Equal(t, 1, n)
+	}
+	c.slow.release(0, true)
+	until(t, func() bool { return len(c.later()) == 1 })
+	c.finish(t)
+	require.Equal(t, []int{3}, c.later())
+	c.requirePlaced(t, "a", "b", "c", "busy-0", "busy-1")
+	require.Equal(t, fmt.Sprint(3+maxFree), c.do1(t, "HGET", c.session("s"), "taken"))
 
-	c.ask(t.Context(), "e") // at once again
-	c.finish(t, 2)
-	require.Equal(t, []int{1, 3, 1}, c.slow.calls())
+	c.ask(t.Context(), "d") // at once again
+	c.finish(t)
+	require.Equal(t, []int{3, 1}, c.later())
 }
 
 func TestAsManyAsGoInOneCallWaitForNone(t *testing.T) {
 	t.Parallel()
 	c := gather(t, server.Client(t))
-	c.begin(t, "a", someIDs(maxTogether-1)...)
+	c.begin(t, someIDs(maxTogether-1)...)
+	c.ask(t.Context(), "a")
+	until(t, func() bool { return len(c.later()) == 1 })
 	c.ask(t.Context(), "b")
-	until(t, func() bool { return len(c.slow.calls()) == 2 })
-	c.ask(t.Context(), "c")
 	until(t, func() bool { return c.waiting() == 1 })
-	c.slow.release(1, true) // whichever ends first
-	until(t, func() bool { return len(c.slow.calls()) == 3 })
-	require.Equal(t, []int{1, maxTogether, 1}, c.slow.calls())
-	c.slow.release(0, true)
-	c.finish(t, 2)
-	c.requirePlaced(t, append(someIDs(maxTogether-1), "a", "b", "c")...)
+	for i := range 2 {
+		c.slow.release(i, true)
+	}
+	until(t, func() bool { return len(c.later()) == 2 })
+	require.Equal(t, []int{maxTogether, 1}, c.later())
+	c.finish(t)
+	c.requirePlaced(t, append(someIDs(maxTogether-1), "a", "b")...)
 }
 
 func TestOnlyWhatIsAskedForAlikeGoesTogether(t *testing.T) {
 	t.Parallel()
 	c := gather(t, server.Client(t))
-	c.begin(t, "a", "b")
+	c.begin(t, "a")
 	refused := &store.Refused{SessionID: "t", ClientID: "client of t", Epoch: 1}
 	for i, change := range []func(r *store.Request){
 		func(r *store.Request) { r.View = 7 },
@@ -209,12 +229,12 @@ func TestOnlyWhatIsAskedForAlikeGoesTogether(t *testing.T) {
 		like := c.like
 		change(&c.like)
 		c.ask(t.Context(), fmt.Sprint("unlike-", i))
-		until(t, func() bool { return len(c.slow.calls()) == 2+i })
+		until(t, func() bool { return len(c.later()) == 1+i })
 		c.like = like
 	}
 	require.Equal(t, 1, c.waiting())
-	c.finish(t, 0)
-	c.requirePlaced(t, "a", "b", "unlike-1", "unlike-2", "unlike-4")
+	c.finish(t)
+	c.requirePlaced(t, "a", "unlike-1", "unlike-2", "unlike-4")
 	require.Equal(t, store.StaleView, c.results["unlike-0"].Outcome)
 	require.Equal(t, store.UnknownNamespace, c.results["unlike-3"].Outcome)
 }
@@ -225,7 +245,7 @@ func TestWhoGivesUpFailsNobodyElse(t *testing.T) {
 	early, leaveEarly := context.WithCancel(t.Context())
 	late, leaveLate := context.WithCancel(t.Context())
 	defer leaveLate()
-	c.begin(t, "a")
+	c.begin(t)
 	c.ask(late, "late") // the first of those that go together
 	until(t, func() bool { return c.waiting() == 1 })
 	c.ask(early, "early")
@@ -234,18 +254,18 @@ func TestWhoGivesUpFailsNobodyElse(t *testing.T) {
 	leaveEarly()
 	until(t, func() bool { return c.waiting() == 3 })
 	c.slow.release(0, true)
-	until(t, func() bool { return len(c.slow.calls()) == 2 })
+	until(t, func() bool { return len(c.later()) == 1 })
 	leaveLate()
 	until(t, func() bool {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		return c.errs["late"] != nil
 	})
-	c.finish(t, 1)
-	require.Equal(t, []int{1, 3}, c.slow.calls())
+	c.finish(t)
+	require.Equal(t, []int{3}, c.later())
 	require.ErrorIs(t, c.errs["early"], context.Canceled)
 	require.ErrorIs(t, c.errs["late"], context.Canceled)
-	c.requirePlaced(t, "a", "b", "c")
+	c.requirePlaced(t, "b", "c")
 	require.Empty(t, c.owner(t, "early"), "nothing is placed for who left before the call")
 }
 
@@ -259,27 +279,27 @@ func TestACallThatAllHaveGivenUpHoldsNobodyUp(t *testing.T) {
 			c.slow.heedless = true
 			ctx, leave := context.WithCancel(t.Context())
 			defer leave()
-			first := 0
-			if len(gone) > 1 { // those that have gathered
-				c.begin(t, "first")
-				first = 1
-			}
-			c.ask(ctx, gone...)
-			if first > 0 {
+			calls := maxFree
+			if len(gone) == 1 {
+				c.occupy(t, maxFree-1)
+				c.ask(ctx, gone...)
+			} else { // those that have gathered
+				calls++
+				c.begin(t)
+				c.ask(ctx, gone...)
 				until(t, func() bool { return c.waiting() == len(gone) })
 				c.slow.release(0, true)
 			}
-			until(t, func() bool { return len(c.slow.calls()) == first+1 })
+			until(t, func() bool { return len(c.slow.calls()) == calls })
 			c.ask(t.Context(), "x", "y")
 			until(t, func() bool { return c.waiting() == 2 })
 			leave()
-			until(t, func() bool { return len(c.slow.calls()) == first+2 })
-			c.finish(t, first+1)
+			until(t, func() bool { return len(c.slow.calls()) == calls+1 })
+			c.finish(t)
 			c.requirePlaced(t, "x", "y")
 			for _, id := range gone {
 				require.ErrorIs(t, c.errs[id], context.Canceled)
 			}
-			c.slow.release(first, true)
 		})
 	}
 }
@@ -289,8 +309,7 @@ func TestAnIdThatFailsFailsAlone(t *testing.T) {
 	c := gather(t, server.Client(t))
 	c.do1(t, "SET", c.rows(c.keys.leaf("broken")), "no hash")
 	c.begin(t, "a", "b", "broken", "c")
-	c.slow.release(0, true)
-	c.finish(t, 1)
+	c.finish(t)
 	require.ErrorContains(t, c.errs["broken"], "WRONGTYPE")
 	for _, id := range []string{"a", "b", "c"} {
 		require.NoError(t, c.errs[id])
@@ -305,7 +324,7 @@ func TestIdsTogetherSurviveAScriptFlush(t *testing.T) {
 	c := gather(t, own)
 	c.begin(t, "a", "b", "c")
 	require.NoError(t, own.Do(t.Context(), own.B().ScriptFlush().Build()).Error())
-	c.finish(t, 0)
+	c.finish(t)
 	c.requirePlaced(t, "a", "b", "c")
 }
 
@@ -313,18 +332,18 @@ func TestIdsTogetherSurviveAScriptFlush(t *testing.T) {
 func TestAnAnswerThatIsLostIsLostForAllAndDecidesNothing(t *testing.T) {
 	t.Parallel()
 	c := gather(t, server.Client(t))
-	c.begin(t, "a", "b", "c")
+	c.begin(t, "b", "c")
 	c.slow.release(0, true)
-	until(t, func() bool { return len(c.slow.calls()) == 2 })
-	c.slow.release(1, false)
-	c.finish(t, 2)
+	until(t, func() bool { return len(c.later()) == 1 })
+	c.slow.release(maxFree, false)
+	c.finish(t)
 	for _, id := range []string{"b", "c"} {
 		require.Error(t, c.errs[id])
 		require.False(t, decided(c.errs[id]))
 	}
 	c.ask(t.Context(), "b")
 	c.ask(t.Context(), "c")
-	c.finish(t, 2)
+	c.finish(t)
 	require.NotEqual(t, c.results["b"].Epoch, c.results["c"].Epoch)
 	for _, id := range []string{"b", "c"} {
 		require.Equal(t, store.Owned, c.results[id].Outcome)
@@ -350,7 +369,7 @@ func TestARefusedCallHasPlacedNothing(t *testing.T) {
 			} else {
 				require.NoError(t, own.Do(t.Context(), own.B().ConfigSet().ParameterValue().ParameterValue(set[0], set[1]).Build()).Error())
 			}
-			c.finish(t, 0)
+			c.finish(t)
 			for _, id := range []string{"a", "b", "c"} {
 				require.Error(t, c.errs[id])
 				require.False(t, decided(c.errs[id]))
