@@ -21,9 +21,9 @@ const maxTogether = 32
 const maxFree = 4
 
 // gathering has ids that are asked for at the same time go in one call, which costs
-// Redis far less than one for each. What is asked for while no call is under way
-// goes at once. What is asked for meanwhile waits until one has ended, or until there
-// are maxTogether, and goes in one. So nothing waits for a timer, nor for longer
+// Redis far less than one for each. What is asked for while fewer than maxFree calls
+// are under way goes at once. What is asked for else waits until one has ended, or until
+// there are maxTogether, and goes in one. So nothing waits for a timer, nor for longer
 // than one call takes; and if those who asked have all given one up, it counts as
 // ended. The zero value is ready.
 type gathering struct {
