@@ -6,7 +6,7 @@
 # There is no HEALTHCHECK: what the image holds depends on PACKAGE, and whoever
 # runs it asks /healthz, or /_pinned/ready of a worker, for readiness. Neither is
 # a reason to restart.
-ARG GO_VERSION=1.26.10
+ARG GO_VERSION=1.26.11
 
 FROM golang:${GO_VERSION}-bookworm AS build
 WORKDIR /src

@@ -1,11 +1,9 @@
 // Command vuln judges what govulncheck has found: see .ci/vuln.
 //
-// It reads govulncheck's JSON from standard input. A fault of the standard
-// library is told, with the release of Go that has it mended, and is none of
-// this module's: whoever builds a program chooses the Go. Every other fault, in
-// whatever a package of this module imports or only requires, fails with exit
-// status 1, unless the file "accepted" names it with a reason. So does a line
-// of that file which is good for nothing any more.
+// It reads govulncheck's JSON from standard input. A fault fails with exit status
+// 1, in whatever a package of this module imports or only requires and in what it
+// uses of the standard library, unless the file "accepted" names it with a reason.
+// So does a line of that file which is good for nothing any more.
 package main
 
 import (
@@ -14,7 +12,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"go/version"
 	"io"
 	"maps"
 	"os"
@@ -100,7 +97,7 @@ func judge(in io.Reader, out io.Writer, accepted string) error {
 		return errors.New("govulncheck has said nothing: it did not run")
 	}
 	known := readAccepted(accepted)
-	newest, bad := "", 0
+	bad := 0
 	for _, id := range slices.Sorted(maps.Keys(faults)) {
 		f := faults[id]
 		fixed := "not mended yet"
@@ -111,29 +108,21 @@ func judge(in io.Reader, out io.Writer, accepted string) error {
 		delete(known, id)
 		note := ""
 		switch {
-		case f.module == standard:
-			if f.level == 0 {
-				continue // a package that nothing here uses
-			}
-			if release := "go" + strings.TrimPrefix(f.fixed, "v"); version.Compare(release, newest) > 0 {
-				newest = release
-			}
 		case ok:
 			note = ", accepted: " + why
+		case f.module == standard && f.level == 0:
+			continue // a package that nothing here uses
 		default:
 			bad++
 			note = ", FAILS"
 		}
 		fmt.Fprintf(out, "%s %s (%s), %s%s: %s\n", id, f.module, levels[f.level], fixed, note, summaries[id])
 	}
-	if newest != "" {
-		fmt.Fprintf(out, "the standard library has these faults: build with %s or newer\n", newest)
-	}
 	if len(known) > 0 {
 		return fmt.Errorf("tools/vuln/accepted names what is not found any more: %v", slices.Sorted(maps.Keys(known)))
 	}
 	if bad > 0 {
-		return fmt.Errorf("%d faults in dependencies: update them, or say in tools/vuln/accepted why they do no harm", bad)
+		return fmt.Errorf("%d faults: update what has them (Go itself by the toolchain line of go.mod), or say in tools/vuln/accepted why they do no harm", bad)
 	}
 	return nil
 }

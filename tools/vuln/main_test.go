@@ -13,12 +13,14 @@ const (
 	dependency = `{"finding":{"osv":"GO-3","trace":[{"module":"example.com/m"}]}}`
 )
 
-func TestFaultsOfDependenciesFailAndThoseOfGoAreTold(t *testing.T) {
+func TestFaultsOfDependenciesAndOfGoFail(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ in, accepted, out, err string }{
 		{in: config},
-		{in: config + library, out: "build with go1.26.10 or newer"},
-		{in: config + library + dependency, out: "example.com/m (required), not mended yet, FAILS", err: "1 faults"},
+		{in: config + library, out: "stdlib (called), mended in v1.26.10, FAILS: s", err: "2 faults"},
+		{in: config + library, out: "stdlib (imported), mended in v1.26.9, FAILS", err: "2 faults"},
+		{in: config + library, accepted: "GO-1 never\nGO-2 never\n", out: "accepted: never"},
+		{in: config + dependency, out: "example.com/m (required), not mended yet, FAILS", err: "1 faults"},
 		{in: config + dependency, accepted: "# c\nGO-3 never called\n", out: "accepted: never called"},
 		{in: config, accepted: "GO-3 never called\n", err: "[GO-3]"},
 		{in: "", err: "did not run"},
