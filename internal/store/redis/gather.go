@@ -110,13 +110,13 @@ func (d *directory) askOnce(key alike, c *together) []*answer {
 	for i, one := range c.askers {
 		reqs[i] = one.req
 	}
-	c.sent = time.Now()
+	c.sent = d.clocks.now()
 	whole := d.send(c.ctx, []call{d.resolveCall(key, d.clocks.limit(key.bucket, c.sent), reqs...)})[0]
 	if _, told := rueidis.IsRedisErr(whole.Error()); !told || len(reqs) == 1 {
 		return inTurn(whole, len(reqs))
 	}
 	calls := make([]call, len(reqs))
-	c.sent = time.Now()
+	c.sent = d.clocks.now()
 	limit := d.clocks.limit(key.bucket, c.sent)
 	for i, req := range reqs {
 		calls[i] = d.resolveCall(key, limit, req)
