@@ -140,7 +140,7 @@ func (r *registration) keep(lists ...[]released) {
 // not unknown. The error is an ErrNotDeregistered.
 func (r *registration) deregister(ctx context.Context) error {
 	r.mu.Lock()
-	session := r.session
+	session := r.sessionID()
 	if r.deregistered {
 		session = ""
 	}
