@@ -241,6 +241,9 @@ func (w *Worker) serveMiddleware(v *visit, rw http.ResponseWriter, r *http.Reque
 	res := &responder{ResponseWriter: rw, tooLate: v.late, owner: v}
 	v.host.handler.ServeHTTP(res, v.request(v, r))
 	res.finish()
+	if refused := v.entered.Load() || res.late; refused && v.inst.Load() == nil && !res.stream {
+		leaveRest(rw, r) // not before: the middleware may let it in again, with its body
+	}
 }
 
 // fromMiddleware hands requests on from a namespace's middleware to its
@@ -267,7 +270,9 @@ func (w *Worker) enter(v *visit, ctx context.Context, now *instant, rw http.Resp
 	f.Context = ctx
 	if ref := w.dir.enter(f, v, now); ref != nil {
 		w.metrics.refused(ref, r)
-		leaveRest(rw, r)
+		if v.host.opts.Middleware == nil {
+			leaveRest(rw, r)
+		}
 		v.refuse(ref, rw)
 		return
 	}

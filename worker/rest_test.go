@@ -24,12 +24,15 @@ func TestARefusalDoesNotWaitForTheBody(t *testing.T) {
 		status   int
 		refusal  string
 		finished bool // the body is
+		longer   bool // the middleware keeps the request
 	}{
 		"invalid attestation":               {token: "x", status: 403},
 		"invalid attestation, whole":        {token: "x", status: 403, finished: true},
 		"unhealthy":                         {after: 13 * time.Second, status: 503, refusal: wire.RefusalLeaseUnhealthy},
 		"unhealthy, whole":                  {after: 13 * time.Second, status: 503, refusal: wire.RefusalLeaseUnhealthy, finished: true},
 		"expired":                           {after: 16 * time.Second, status: 503, refusal: wire.RefusalExpired},
+		"unhealthy, behind a middleware":    {host: HostOptions{Middleware: plain}, after: 13 * time.Second, status: 503, refusal: wire.RefusalLeaseUnhealthy},
+		"too late, by a middleware":         {host: HostOptions{Middleware: longer}, status: 503, refusal: wire.RefusalExpired, longer: true},
 		"expired, in front of a middleware": {host: HostOptions{Middleware: plain}, after: 16 * time.Second, status: 503, refusal: wire.RefusalExpired},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -57,6 +60,10 @@ func TestARefusalDoesNotWaitForTheBody(t *testing.T) {
 					body = "xx"
 				}
 				began := time.Now()
+				if c.longer {
+					began = began.Add(longerThanALease)
+					h.pb.answer(wire.PathHeartbeat, reply{err: io.ErrUnexpectedEOF})
+				}
 				_, err = io.WriteString(conn, "POST /c/1 HTTP/1.1\r\nHost: w\r\nContent-Length: 2\r\npinboard-attestation: "+token+"\r\n\r\n"+body)
 				require.NoError(t, err)
 				require.NoError(t, conn.SetReadDeadline(began.Add(time.Minute)))
@@ -74,3 +81,10 @@ func TestARefusalDoesNotWaitForTheBody(t *testing.T) {
 }
 
 func plain(next http.Handler) http.Handler { return next }
+
+const longerThanALease = 16 * time.Second
+
+// longer keeps a request until the lease is over.
+func longer(http.Handler) http.Handler {
+	return http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-time.After(longerThanALease) })
+}
