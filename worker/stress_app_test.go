@@ -59,7 +59,7 @@ func (w *world) trip() error {
 	return nil
 }
 
-// guard is the middleware of all requests: slow, and denying some.
+// guard is the middleware of all requests, if there is one: slow, and denying some.
 func (w *world) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		switch w.rand(10) {
