@@ -26,7 +26,9 @@ const (
 // Options.AdvertiseURL if there is one. The server around it has no ReadTimeout
 // and no WriteTimeout, which would cut streams, and an IdleTimeout above the 4 s
 // after which pinboard closes idle connections. http.ServeMux redirects paths
-// with "//": put the worker in front of it where that matters.
+// with "//": put the worker in front of it where that matters. When a request that has
+// a body is refused, its body and its context end soon after: what is around the worker
+// does not use them any more then.
 func (w *Worker) ServeHTTP(rw http.ResponseWriter, r *http.Request) { w.serve(rw, r, false) }
 
 // serveOwn is ServeHTTP for a server of the worker's own: nobody else sees the
