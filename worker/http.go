@@ -241,7 +241,9 @@ func (w *Worker) serveMiddleware(v *visit, rw http.ResponseWriter, r *http.Reque
 		}
 	}()
 	res := &responder{ResponseWriter: rw, tooLate: v.late, owner: v}
-	v.host.handler.ServeHTTP(res, v.request(v, r))
+	seen := v.request(v, r)
+	defer removeFiles(seen, r)
+	v.host.handler.ServeHTTP(res, seen)
 	res.finish()
 	if refused := v.entered.Load() || res.late; refused && v.inst.Load() == nil && !res.stream {
 		leaveRest(rw, r) // not before: the middleware may let it in again, with its body
@@ -280,12 +282,22 @@ func (w *Worker) enter(v *visit, ctx context.Context, now *instant, rw http.Resp
 	}
 	v.inst.Store(f.inst)
 	f.watch = &v.watch
+	var seen *http.Request
 	if v.host.opts.Middleware == nil {
-		r = v.request(f, r)
+		seen = v.request(f, r)
 	} else { // it has got it so, and may have changed it since
-		r = r.WithContext(f)
+		seen = r.WithContext(f)
 	}
-	f.serve(rw, r)
+	defer removeFiles(seen, r)
+	f.serve(rw, seen)
+}
+
+// removeFiles removes the files of a form that was parsed for seen, a copy of r. The
+// server does that for the request that it knows, and it does not know a copy.
+func removeFiles(seen, r *http.Request) {
+	if form := seen.MultipartForm; form != nil && form != r.MultipartForm {
+		_ = form.RemoveAll() // nobody is left who could do something about it
+	}
 }
 
 // placementEpoch reads the placement that pinboard routed the request by, 0 if
