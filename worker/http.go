@@ -56,6 +56,7 @@ func (w *Worker) serve(rw http.ResponseWriter, r *http.Request, own bool) {
 
 // probe serves a route of the worker's own.
 func (w *Worker) probe(rw http.ResponseWriter, r *http.Request, serve func(http.ResponseWriter, *http.Request) *refusal) {
+	leaveRest(rw, r) // none of them has a body, and anybody may send one
 	ref := refuseMethod
 	if r.Method == http.MethodGet || r.Method == http.MethodHead {
 		ref = serve(rw, r)
