@@ -53,6 +53,8 @@
 //	                   that is over at the latest: two leases after a heartbeat.
 //	                   Only without a host name
 //
+// And of both, none, which is never there: see Slots that move.
+//
 // Only the s:, u:, c:, w:, x:, g:, m:, hosts and sweep keys have a TTL. No other
 // key makes a session live: its s: record alone does, in the fleet and in each
 // bucket, and only register.lua and join.lua create one. Whatever meets the sid
@@ -68,6 +70,16 @@
 // time the bucket can have reached, and resolve.lua places nothing past that. The
 // node then has the bucket placed under quarantine for a lease, as a store that
 // has lost its memory. See clocks for what a node does not notice.
+//
+// # Slots that move
+//
+// A Redis Cluster that gives a slot to another node moves its keys one after the
+// other, and lets a script run on either of the two that has all of the keys that the
+// script names. What else it reads and has not come yet, or has gone, may look as if it
+// were not there: an id without its row, a session without its record. So scripts that
+// change something, or end a session's requests, for what they do not name and is not
+// there, name a key that never is, none: Redis refuses them as long as the slot moves
+// (TRYAGAIN), before they have begun.
 //
 // # Rows
 //

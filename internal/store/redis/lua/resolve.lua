@@ -4,7 +4,7 @@
 -- without the libraries: what they define is made anew at each run, which costs as
 -- much as the commands here do.
 --
--- KEYS  meta, candidates
+-- KEYS  meta, candidates, none
 -- ARGV  base, view, balance factor, the highest time in us that the clock can have
 --       reached or 0 or, if it was found set forward, -1, the quarantine in ms;
 --       of each id: id, its leaf, preferred sid or '', "DICE DICE DICE CHOICE" (the
