@@ -153,8 +153,9 @@
 //
 // Ids of one bucket that are asked for at the same time gather, and go in one run of
 // resolve.lua, which goes through them in turn: see gathering. A run that Redis
-// refuses has written nothing, as long as the keys are of the kinds told above; and
-// what a run has written whose answer is lost is found by whoever asks again. The
+// refuses has written nothing. One that an id fails, whose row is of another kind than told
+// above, has placed, counted and answered those before it, and the others are asked for
+// alone. And what a run has written whose answer is lost is found by whoever asks again. The
 // epochs of all ids are taken before the first of them has its row.
 //
 // # Calls that run twice

@@ -11,7 +11,8 @@
 --       letter of why the preferred one is preferred);
 --       and, if they apply: host name that goes before or '', and, of one id alone,
 --       the placement that was refused: "EPOCH SID", clientId
--- Answer: of each id {outcome, …} by the numbers of store.Outcome:
+-- Answer: of each id, or of those before one that fails, {outcome, …} by the numbers of
+-- store.Outcome:
 --         {owned, sid, epoch, left of the lease ms, stopped}
 --         {placed, sid, epoch, left of the lease ms, 0, time us, letter of why, sid
 --         of the owner before or ''}
@@ -61,7 +62,7 @@ if before and before ~= '' then
 end
 
 local answers, epoch = {}, nil
-for i = 6, 4 * n + 2, 4 do
+local function resolve(i)
   local id, leaf, preferred = ARGV[i], ARGV[i + 1], ARGV[i + 2]
   local rows = base .. 'r:' .. leaf
   local answer, refused, former
@@ -304,5 +305,17 @@ for i = 6, 4 * n + 2, 4 do
   answers[#answers + 1] = answer
 end
 
+-- An id may fail, as one whose row is of another kind does; those before it are
+-- counted and answered nevertheless.
+local fine, fault
+for i = 6, 4 * n + 2, 4 do
+  fine, fault = pcall(resolve, i)
+  if not fine then
+    break
+  end
+end
 settle()
+if #answers == 0 then
+  error(fault, 0)
+end
 return answers
