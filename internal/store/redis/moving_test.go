@@ -131,3 +131,23 @@ func TestNoSessionIsTakenForGoneWhileTheSlotOfTheFleetMoves(t *testing.T) {
 	_, err = d.States(t.Context(), []store.SessionKey{{SessionID: sid, ClientID: "a"}})
 	requireRefused(t, err)
 }
+
+// What has been half done would be taken for done: the state is not newer any more.
+func TestASessionIsNotHalfStoppedWhileItsSlotMoves(t *testing.T) {
+	t.Parallel()
+	own := redistest.NewCluster(t)
+	for name, moved := range map[string]func(b bucketOf) []string{
+		"the generation":     func(b bucketOf) []string { return []string{b.bucketKeys.generation()} },
+		"not the generation": func(b bucketOf) []string { return []string{b.meta(), b.sessions(), b.candidates(), b.session("s")} },
+	} {
+		t.Run(name, func(t *testing.T) { // in turn: the slot is the same
+			d := openOn(own.Client(t), time.Hour)
+			b := bucketOf{directory: d, bucketKeys: d.keys.bucket("/counters", 0)}
+			b.candidate(t, "s", 10)
+			move(t, own, moved(b)...)
+			requireRefused(t, d.run(t.Context(), state{sid: "s", version: 5, stopped: true}.call(b.bucketKeys)).err)
+			beat := state{sid: "s", version: 6, takes: true, renew: 60_000, headroom: 3}
+			require.NoError(t, d.run(t.Context(), beat.call(b.bucketKeys)).err, "heartbeats need no generation")
+		})
+	}
+}

@@ -32,7 +32,11 @@ func (s state) call(b bucketKeys) call {
 	if s.renew > 0 {
 		args = append(args, s.renew, s.headroom)
 	}
-	return applyScript.with([]string{b.meta(), b.sessions(), b.candidates(), b.session(s.sid)}, args...)
+	keys := []string{b.meta(), b.sessions(), b.candidates(), b.session(s.sid)}
+	if s.stopped {
+		keys = append(keys, b.generation())
+	}
+	return applyScript.with(keys, args...)
 }
 
 // apply brings the session's buckets up to the state. It returns what is left
