@@ -2,8 +2,11 @@ package redis
 
 import (
 	"context"
+	"fmt"
 	"net"
+	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -15,32 +18,58 @@ import (
 	"github.com/pinboard-go/pinboard/internal/wire"
 )
 
-// move begins to move the slot of some keys to another node of their cluster, and
-// these with it. When the test ends, it is given up.
-func move(t *testing.T, c *redistest.Cluster, keys ...string) {
+// moving is a slot that another node of its cluster is being given.
+type moving struct {
+	t              *testing.T
+	number         string
+	source, target rueidis.Client
+	to             string // address of the target
+}
+
+// begin begins to move the slot of a key. When the test ends, it is given up.
+func begin(t *testing.T, c *redistest.Cluster, key string) *moving {
 	t.Helper()
-	of, from := int(slot(keys[0])), 0
+	of, from := int(slot(key)), 0
 	for of >= (from+1)*16384/len(c.Nodes) {
 		from++
 	}
-	number := strconv.Itoa(of)
 	to := (from + 1) % len(c.Nodes)
-	ctx := context.WithoutCancel(t.Context())
-	source, target := c.Nodes[from].Client(t), c.Nodes[to].Client(t)
-	on := func(client rueidis.Client, words ...string) string {
-		said, err := client.Do(ctx, client.B().Arbitrary(words...).Build()).ToString()
-		require.NoError(t, err, words)
-		return said
-	}
-	on(target, "CLUSTER", "SETSLOT", number, "IMPORTING", on(source, "CLUSTER", "MYID"))
-	on(source, "CLUSTER", "SETSLOT", number, "MIGRATING", on(target, "CLUSTER", "MYID"))
+	m := &moving{t: t, number: strconv.Itoa(of), source: c.Nodes[from].Client(t), target: c.Nodes[to].Client(t), to: c.Nodes[to].Addr()}
+	m.on(m.target, "CLUSTER", "SETSLOT", m.number, "IMPORTING", m.on(m.source, "CLUSTER", "MYID"))
+	m.on(m.source, "CLUSTER", "SETSLOT", m.number, "MIGRATING", m.on(m.target, "CLUSTER", "MYID"))
 	t.Cleanup(func() {
-		on(source, "CLUSTER", "SETSLOT", number, "STABLE")
-		on(target, "CLUSTER", "SETSLOT", number, "STABLE")
+		m.on(m.source, "CLUSTER", "SETSLOT", m.number, "STABLE")
+		m.on(m.target, "CLUSTER", "SETSLOT", m.number, "STABLE")
 	})
-	host, port, err := net.SplitHostPort(c.Nodes[to].Addr())
-	require.NoError(t, err)
-	require.Equal(t, "OK", on(source, append([]string{"MIGRATE", host, port, "", "0", "5000", "KEYS"}, keys...)...))
+	return m
+}
+
+func (m *moving) on(client rueidis.Client, words ...string) string {
+	m.t.Helper()
+	said, err := client.Do(context.WithoutCancel(m.t.Context()), client.B().Arbitrary(words...).Build()).ToString()
+	require.NoError(m.t, err, words)
+	return said
+}
+
+func (m *moving) move(keys ...string) {
+	m.t.Helper()
+	host, port, err := net.SplitHostPort(m.to)
+	require.NoError(m.t, err)
+	require.Equal(m.t, "OK", m.on(m.source, append([]string{"MIGRATE", host, port, "", "0", "5000", "KEYS"}, keys...)...))
+}
+
+// finish makes the slot the target's.
+func (m *moving) finish() {
+	m.t.Helper()
+	id := m.on(m.target, "CLUSTER", "MYID")
+	m.on(m.target, "CLUSTER", "SETSLOT", m.number, "NODE", id)
+	m.on(m.source, "CLUSTER", "SETSLOT", m.number, "NODE", id)
+}
+
+// move begins to move the slot of some keys, and these with it.
+func move(t *testing.T, c *redistest.Cluster, keys ...string) {
+	t.Helper()
+	begin(t, c, keys[0]).move(keys...)
 }
 
 // requireRefused: Redis has not begun with the script.
@@ -149,5 +178,57 @@ func TestASessionIsNotHalfStoppedWhileItsSlotMoves(t *testing.T) {
 			beat := state{sid: "s", version: 6, takes: true, renew: 60_000, headroom: 3}
 			require.NoError(t, d.run(t.Context(), beat.call(b.bucketKeys)).err, "heartbeats need no generation")
 		})
+	}
+}
+
+// Key by key, from the first to the last, and on the other node afterwards.
+func TestIdsKeepTheirOwnersOverAWholeMove(t *testing.T) {
+	t.Parallel()
+	const ids = 20
+	own := redistest.NewCluster(t)
+	d := openOn(own.Client(t), time.Hour)
+	b := bucketOf{directory: d, bucketKeys: d.keys.bucket("/counters", 0)}
+	b.candidate(t, "s", ids)
+	b.candidate(t, "t", ids)
+	owner := map[string]store.Result{}
+	ask := func(i int) (store.Result, error) {
+		return d.Resolve(t.Context(), store.Request{
+			Namespace: "/counters", ID: fmt.Sprint("id-", i), View: store.AnyView, BalanceFactor: 2, Dice: store.Dice{uint32(i), 0, 0},
+		})
+	}
+	for i := range ids {
+		res, err := ask(i)
+		require.NoError(t, err)
+		owner[fmt.Sprint("id-", i)] = res
+	}
+	requireKept := func(i int, res store.Result) {
+		was := owner[fmt.Sprint("id-", i)]
+		require.Equal(t, store.Owned, res.Outcome)
+		require.Equal(t, was.SessionID, res.SessionID)
+		require.Equal(t, was.Epoch, res.Epoch)
+	}
+	m := begin(t, own, b.meta())
+	keys, err := m.source.Do(t.Context(), m.source.B().Arbitrary("CLUSTER", "GETKEYSINSLOT", m.number, "1000").Build()).AsStrSlice()
+	require.NoError(t, err)
+	slices.SortFunc(keys, func(a, b string) int { // rows come last
+		return strings.Index(a, "}:r:") - strings.Index(b, "}:r:")
+	})
+	for _, key := range keys {
+		m.move(key)
+		for i := range ids {
+			if res, err := ask(i); err == nil {
+				requireKept(i, res)
+			}
+		}
+	}
+	m.finish()
+	for i := range ids {
+		var res store.Result
+		until(t, func() (ok bool) {
+			var err error
+			res, err = ask(i)
+			return err == nil
+		})
+		requireKept(i, res)
 	}
 }
