@@ -53,7 +53,8 @@
 //	                   that is over at the latest: two leases after a heartbeat.
 //	                   Only without a host name
 //
-// And of both, none, which is never there: see Slots that move.
+// And of both, none, which is the beginning alone and is never there: see Slots that
+// move.
 //
 // Only the s:, u:, c:, w:, x:, g:, m:, hosts and sweep keys have a TTL. No other
 // key makes a session live: its s: record alone does, in the fleet and in each

@@ -318,31 +318,6 @@ func TestAnIdThatFailsFailsAlone(t *testing.T) {
 	}
 }
 
-func TestThoseBeforeAnIdThatFailsAreAnsweredAndCounted(t *testing.T) {
-	t.Parallel()
-	b := openBucket(t)
-	b.candidate(t, "s", 1000)
-	b.do1(t, "SET", b.rows(b.keys.leaf("broken")), "no hash")
-	ids := []string{"a", "b", "broken", "c"}
-	call := &together{ctx: t.Context()}
-	for _, id := range ids {
-		call.askers = append(call.askers, &asker{req: store.Request{ID: id, Preferred: "s", View: store.AnyView, BalanceFactor: 2}})
-	}
-	answers := b.askOnce(likeness(b.bucketKeys, call.askers[0].req), call)
-	require.Len(t, answers, len(ids))
-	for i, a := range answers {
-		if outcome := store.Outcome(a.int()); ids[i] == "broken" {
-			require.ErrorContains(t, a.err, "WRONGTYPE")
-		} else {
-			require.NoError(t, a.err)
-			require.Equal(t, store.Placed, outcome, ids[i])
-			require.Equal(t, "s", b.owner(t, ids[i]))
-		}
-	}
-	require.Equal(t, "3", b.do1(t, "HGET", b.session("s"), "taken"))
-	require.Equal(t, "997", b.do1(t, "ZSCORE", b.candidates(), "s"))
-}
-
 func TestIdsTogetherSurviveAScriptFlush(t *testing.T) {
 	t.Parallel()
 	own := redistest.New(t, redistest.Options{}).Client(t)

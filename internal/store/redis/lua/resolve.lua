@@ -61,8 +61,8 @@ if before and before ~= '' then
   end
 end
 
-local answers, epoch = {}, nil
-local function resolve(i)
+local answers, epoch, fault = {}, nil, nil
+for i = 6, 4 * n + 2, 4 do
   local id, leaf, preferred = ARGV[i], ARGV[i + 1], ARGV[i + 2]
   local rows = base .. 'r:' .. leaf
   local answer, refused, former
@@ -70,11 +70,19 @@ local function resolve(i)
   -- A session that is there lives for what PTTL says, or for its lease, if that is
   -- less: it lives longer only if the clock was set back, and is then cut down to it.
 
-  local row = not away and call('HGET', rows, id)
+  local row = not away and redis.pcall('HGET', rows, id)
   if away then
     answer = {elsewhere}
   elseif row then
-    local since, owner = string.match(row, '^(%d+)%a? (.+)$')
+    local since, owner
+    if type(row) == 'string' then
+      since, owner = string.match(row, '^(%d+)%a? (.+)$')
+    end
+    if not owner then
+      -- Something else is there. The ids before this one are counted and answered.
+      fault = row.err and row or {err = 'ERR what is there is no row'}
+      break
+    end
     former = owner
     local session = record .. owner
     local s = call('HMGET', session, 'client', 'stopped', 'lease')
@@ -305,17 +313,5 @@ local function resolve(i)
   answers[#answers + 1] = answer
 end
 
--- An id may fail, as one whose row is of another kind does; those before it are
--- counted and answered nevertheless.
-local fine, fault
-for i = 6, 4 * n + 2, 4 do
-  fine, fault = pcall(resolve, i)
-  if not fine then
-    break
-  end
-end
 settle()
-if #answers == 0 then
-  error(fault, 0)
-end
-return answers
+return #answers == 0 and fault or answers
