@@ -78,9 +78,9 @@
 // other, and lets a script run on either of the two that has all of the keys that the
 // script names. What else it reads and has not come yet, or has gone, may look as if it
 // were not there: an id without its row, a session without its record. So scripts that
-// change something, or end a session's requests, for what they do not name and is not
-// there, name a key that never is, none: Redis refuses them as long as the slot moves
-// (TRYAGAIN), before they have begun.
+// change something, or say that a session or the row of an id is gone, for what they do
+// not name and is not there, name a key that never is, none: Redis refuses them as long as
+// the slot moves (TRYAGAIN), before they have begun.
 //
 // # Rows
 //

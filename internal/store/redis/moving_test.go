@@ -128,6 +128,10 @@ func TestNothingIsTakenForGoneWhileItsSlotMoves(t *testing.T) {
 			_, err := d.Release(ctx, []wire.Release{{SessionID: sid, Namespace: "/counters", ID: "x"}})
 			return err
 		},
+		"lookup": func(ctx context.Context, d *directory, _ string, _ *registering) error {
+			_, err := d.Lookup(ctx, "/counters", "x")
+			return err
+		},
 		"sweep": func(ctx context.Context, d *directory, _ string, _ *registering) error {
 			_, _, err := d.sweeping().sweep(ctx, d.keys.buckets([]string{"/counters"}))
 			return err

@@ -34,7 +34,7 @@ func (d *directory) lookupAll(ctx context.Context, refs []wire.Ref) ([]found, er
 		for _, n := range g.items {
 			args = append(args, refs[n].ID, d.keys.leaf(refs[n].ID))
 		}
-		calls[i] = lookupScript.with([]string{g.bucket.leaves()}, args...)
+		calls[i] = lookupScript.with([]string{g.bucket.leaves(), g.bucket.none()}, args...)
 	}
 	rows := make([]found, len(refs))
 	answers := d.runAll(ctx, calls)
