@@ -103,12 +103,12 @@ type Options struct {
 
 	// DetachStreams has ServeHTTP return as soon as an event stream or a
 	// WebSocket of HTTP/1.1 has begun. The stream then goes on without what
-	// net/http keeps for a request, and takes a fifth of the memory when idle.
-	// To the server and to handlers around pinboard such a request is over: what
-	// they count or measure ends there, and contexts that they cancel end
-	// nothing. Pinboard's Shutdown ends these streams and waits for them, the
-	// server's own does not. Not detached are requests whose context has a
-	// deadline; HTTP/2; and event streams whose ResponseWriter is not the
+	// net/http keeps for a request, and takes a fifth of the memory when idle, or
+	// less than a third if it is a WebSocket. To the server and to handlers around
+	// pinboard such a request is over: what they count or measure ends there, and
+	// contexts that they cancel end nothing. Pinboard's Shutdown ends these streams
+	// and waits for them, the server's own does not. Not detached are requests whose
+	// context has a deadline; HTTP/2; and event streams whose ResponseWriter is not the
 	// server's own, since a handler that compresses or counts would be passed by.
 	// docs/operating.md has the rest. Default false.
 	DetachStreams bool

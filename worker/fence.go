@@ -112,8 +112,12 @@ func (f *fences) queue(known *fence, now time.Duration) {
 	last.next, f.ring.prev = known, known
 }
 
+// unqueue takes a fence out. It must not point to its neighbours any more: an
+// instance may keep it for long when it is forgotten, and all that are forgotten later
+// would hang on it, one on the other.
 func (f *fences) unqueue(known *fence) {
 	known.prev.next, known.next.prev = known.next, known.prev
+	known.prev, known.next = nil, nil
 }
 
 func (f *fences) forget(known *fence) {

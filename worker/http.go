@@ -26,7 +26,9 @@ const (
 // Options.AdvertiseURL if there is one. The server around it has no ReadTimeout
 // and no WriteTimeout, which would cut streams, and an IdleTimeout above the 4 s
 // after which pinboard closes idle connections. http.ServeMux redirects paths
-// with "//": put the worker in front of it where that matters.
+// with "//": put the worker in front of it where that matters. When a request that has
+// a body is refused, its body and its context end soon after: what is around the worker
+// does not use them any more then.
 func (w *Worker) ServeHTTP(rw http.ResponseWriter, r *http.Request) { w.serve(rw, r, false) }
 
 // serveOwn is ServeHTTP for a server of the worker's own: nobody else sees the
@@ -54,6 +56,7 @@ func (w *Worker) serve(rw http.ResponseWriter, r *http.Request, own bool) {
 
 // probe serves a route of the worker's own.
 func (w *Worker) probe(rw http.ResponseWriter, r *http.Request, serve func(http.ResponseWriter, *http.Request) *refusal) {
+	leaveRest(rw, r) // none of them has a body, and anybody may send one
 	ref := refuseMethod
 	if r.Method == http.MethodGet || r.Method == http.MethodHead {
 		ref = serve(rw, r)
@@ -239,8 +242,13 @@ func (w *Worker) serveMiddleware(v *visit, rw http.ResponseWriter, r *http.Reque
 		}
 	}()
 	res := &responder{ResponseWriter: rw, tooLate: v.late, owner: v}
-	v.host.handler.ServeHTTP(res, v.request(v, r))
+	seen := v.request(v, r)
+	defer removeFiles(seen, r)
+	v.host.handler.ServeHTTP(res, seen)
 	res.finish()
+	if refused := v.entered.Load() || res.late; refused && v.inst.Load() == nil && !res.stream {
+		leaveRest(rw, r) // not before: the middleware may let it in again, with its body
+	}
 }
 
 // fromMiddleware hands requests on from a namespace's middleware to its
@@ -267,18 +275,30 @@ func (w *Worker) enter(v *visit, ctx context.Context, now *instant, rw http.Resp
 	f.Context = ctx
 	if ref := w.dir.enter(f, v, now); ref != nil {
 		w.metrics.refused(ref, r)
-		leaveRest(rw, r)
+		if v.host.opts.Middleware == nil {
+			leaveRest(rw, r)
+		}
 		v.refuse(ref, rw)
 		return
 	}
 	v.inst.Store(f.inst)
 	f.watch = &v.watch
+	var seen *http.Request
 	if v.host.opts.Middleware == nil {
-		r = v.request(f, r)
+		seen = v.request(f, r)
 	} else { // it has got it so, and may have changed it since
-		r = r.WithContext(f)
+		seen = r.WithContext(f)
 	}
-	f.serve(rw, r)
+	defer removeFiles(seen, r)
+	f.serve(rw, seen)
+}
+
+// removeFiles removes the files of a form that was parsed for seen, a copy of r. The
+// server does that for the request that it knows, and it does not know a copy.
+func removeFiles(seen, r *http.Request) {
+	if form := seen.MultipartForm; form != nil && form != r.MultipartForm {
+		_ = form.RemoveAll() // nobody is left who could do something about it
+	}
 }
 
 // placementEpoch reads the placement that pinboard routed the request by, 0 if

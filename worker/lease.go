@@ -67,6 +67,7 @@ type lease struct {
 	mu        sync.Mutex
 	granted   bool
 	deadline  instant
+	seenOver  bool // since the last grant
 	capped    bool
 	ceiling   time.Duration // monotonic, while capped
 	unhealthy bool          // what was announced last
@@ -101,14 +102,16 @@ func (l *lease) stateNow(now instant) leaseState {
 }
 
 // stateAt is state for callers with the lock. What was once seen to be over
-// stays so: a wall clock that is set back behind a suspend must not revive it.
+// stays so: a wall clock that is set back behind a suspend must not revive it, nor a
+// request that has read the clocks before the suspend.
 func (l *lease) stateAt(now instant) leaseState {
 	switch {
 	case l.endless:
 		return leaseHealthy
 	case !l.granted:
 		return leaseExpired
-	case now.reached(l.deadline):
+	case l.seenOver || now.reached(l.deadline):
+		l.seenOver = true
 		l.deadline.mono = min(l.deadline.mono, now.mono)
 		l.healthyUntil.Store(nil)
 		return leaseExpired
@@ -135,7 +138,7 @@ func (l *lease) renewed(sent instant, ttl time.Duration) {
 	if l.stateAt(now) == leaseExpired {
 		l.lose(ErrLeaseLost)
 	}
-	l.granted = true
+	l.granted, l.seenOver = true, false
 	l.longest.Store(max(l.longest.Load(), int64(ttl)))
 	l.deadline = sent.add(ttl)
 	if l.capped {

@@ -222,6 +222,28 @@ func TestALeaseThatWasSeenToBeOverStaysSo(t *testing.T) {
 	require.Equal(t, leaseHealthy, l.state())
 }
 
+// A request reads the clocks some way before the lease is asked. Where the process, or
+// its machine, stood still in between, others may have seen the end by then.
+func TestAnOlderReadingDoesNotReviveALeaseThatWasSeenToBeOver(t *testing.T) {
+	t.Parallel()
+	const gone = 20 * time.Second
+	for name, mono := range map[string]time.Duration{"stopped": gone, "suspended with its machine": 0} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l, c := handLease()
+			defer l.end()
+			l.renewed(c.at, 15*time.Second)
+			read := c.at.add(time.Second)
+			require.Equal(t, leaseHealthy, l.stateNow(read))
+			c.at = instant{mono: read.mono + mono, wall: read.wall.Add(gone)}
+			require.Equal(t, leaseExpired, l.state())
+			require.Equal(t, leaseExpired, l.stateNow(read))
+			l.renewed(c.at, 15*time.Second)
+			require.Equal(t, leaseHealthy, l.stateNow(read))
+		})
+	}
+}
+
 func TestAnEndedLeaseServesAndCallsNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"bufio"
+	"cmp"
 	"io"
 	"net/http"
 	"testing"
@@ -13,9 +14,9 @@ import (
 	"github.com/pinboard-go/pinboard/internal/wire"
 )
 
-// Pinboard sends the request elsewhere when it hears of the refusal, which must not
-// wait for the body of a client that is slow.
-func TestARefusalDoesNotWaitForTheBody(t *testing.T) {
+// Pinboard sends the request elsewhere when it hears of a refusal, which must not
+// wait for the body of a client that is slow. Nor must what answers to anybody.
+func TestAnAnswerOfTheWorkersOwnDoesNotWaitForTheBody(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		host     HostOptions
@@ -23,13 +24,20 @@ func TestARefusalDoesNotWaitForTheBody(t *testing.T) {
 		after    time.Duration // without a heartbeat
 		status   int
 		refusal  string
-		finished bool // the body is
+		line     string // of the request, if it is not for an instance
+		finished bool   // the body is
+		longer   bool   // the middleware keeps the request
 	}{
 		"invalid attestation":               {token: "x", status: 403},
 		"invalid attestation, whole":        {token: "x", status: 403, finished: true},
+		"another method":                    {token: "x", line: "POST /_pinned/live", status: 405},
+		"a route without a secret":          {token: "x", line: "GET /_pinned/stats", status: 403},
+		"a route that anybody may ask":      {token: "x", line: "GET /_pinned/live", status: 200},
 		"unhealthy":                         {after: 13 * time.Second, status: 503, refusal: wire.RefusalLeaseUnhealthy},
 		"unhealthy, whole":                  {after: 13 * time.Second, status: 503, refusal: wire.RefusalLeaseUnhealthy, finished: true},
 		"expired":                           {after: 16 * time.Second, status: 503, refusal: wire.RefusalExpired},
+		"unhealthy, behind a middleware":    {host: HostOptions{Middleware: plain}, after: 13 * time.Second, status: 503, refusal: wire.RefusalLeaseUnhealthy},
+		"too late, by a middleware":         {host: HostOptions{Middleware: longer}, status: 503, refusal: wire.RefusalExpired, longer: true},
 		"expired, in front of a middleware": {host: HostOptions{Middleware: plain}, after: 16 * time.Second, status: 503, refusal: wire.RefusalExpired},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -57,7 +65,11 @@ func TestARefusalDoesNotWaitForTheBody(t *testing.T) {
 					body = "xx"
 				}
 				began := time.Now()
-				_, err = io.WriteString(conn, "POST /c/1 HTTP/1.1\r\nHost: w\r\nContent-Length: 2\r\npinboard-attestation: "+token+"\r\n\r\n"+body)
+				if c.longer {
+					began = began.Add(longerThanALease)
+					h.pb.answer(wire.PathHeartbeat, reply{err: io.ErrUnexpectedEOF})
+				}
+				_, err = io.WriteString(conn, cmp.Or(c.line, "POST /c/1")+" HTTP/1.1\r\nHost: w\r\nContent-Length: 2\r\npinboard-attestation: "+token+"\r\n\r\n"+body)
 				require.NoError(t, err)
 				require.NoError(t, conn.SetReadDeadline(began.Add(time.Minute)))
 				resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
@@ -74,3 +86,10 @@ func TestARefusalDoesNotWaitForTheBody(t *testing.T) {
 }
 
 func plain(next http.Handler) http.Handler { return next }
+
+const longerThanALease = 16 * time.Second
+
+// longer keeps a request until the lease is over.
+func longer(http.Handler) http.Handler {
+	return http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-time.After(longerThanALease) })
+}

@@ -59,7 +59,7 @@ func (w *world) trip() error {
 	return nil
 }
 
-// guard is the middleware of all requests: slow, and denying some.
+// guard is the middleware of all requests, if there is one: slow, and denying some.
 func (w *world) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		switch w.rand(10) {
@@ -201,6 +201,7 @@ func (w *world) serve(l *life, rw http.ResponseWriter, r *http.Request) {
 	if streams {
 		count = &l.streams
 	}
+	expired := w.h.w.lease.state() == leaseExpired // nothing has waited since it was let in
 	w.mu.Lock()
 	id := l.inst.ID()
 	switch {
@@ -208,6 +209,8 @@ func (w *world) serve(l *life, rw http.ResponseWriter, r *http.Request) {
 		w.fault("a request got to %s before or after its time: %+v", id, l)
 	case w.rivals(id):
 		w.fault("a request got to %s, which is owned elsewhere", id)
+	case expired:
+		w.fault("a request got to %s past the lease", id)
 	}
 	w.mu.Unlock()
 	w.within(count, func() {

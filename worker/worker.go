@@ -244,6 +244,7 @@ func (w *Worker) Shutdown(ctx context.Context) error {
 		return fmt.Errorf("worker: shut down: %w", ctx.Err())
 	}
 	if w.stopped {
+		defer w.reg.client.close()
 		return w.reg.deregister(ctx)
 	}
 	session := w.reg.sessionID() != ""

@@ -23,6 +23,11 @@ func (r *Response) Shed(ctx context.Context) *Response {
 		framing: r.framing, state: r.state, left: r.left, keep: r.keep && live, heads: r.heads, line: r.line, scanned: r.scanned, err: r.err,
 	}
 	r.c = nil
+	if body.c.fd != nil {
+		// Who watches the connection from now on is not told of what came before, and
+		// may have been told of an abort while there is something to take first.
+		body.c.fd.dry = false
+	}
 	return body
 }
 

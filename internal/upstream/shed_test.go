@@ -98,6 +98,34 @@ func TestAConnectionThatIsBeingAbortedIsNotKeptForWhatWasShed(t *testing.T) {
 	require.NoError(t, err)
 }
 
+// What comes with the head is taken without a look at the connection. Whoever was told
+// meanwhile must not miss what that was of.
+func TestAPollLooksOnceAfterWhatCameWithTheHead(t *testing.T) {
+	t.Parallel()
+	w := newTCPWorker(t, func(p *peer) {
+		p.head()
+		p.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\none\r\n")
+		p.head()
+	})
+	resp, err := w.pool().Do(t.Context(), w.request("GET", "/"))
+	require.NoError(t, err)
+	require.NotZero(t, resp.c.in.len(), "one segment")
+	ctx, cancel := context.WithCancel(t.Context())
+	body := resp.Shed(ctx)
+	told := make(chan struct{})
+	body.OnAbort(func() { close(told) })
+	cancel()
+	<-told
+	require.True(t, body.Poll(true))
+	piece, err := body.Next()
+	require.NoError(t, err)
+	require.Equal(t, "one", string(piece))
+	require.True(t, body.Poll(false), "the abort shows")
+	_, err = body.Next()
+	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+	body.Close()
+}
+
 // Poll reads what is there and waits for nothing, wherever pieces end; and it shows an
 // abort to whoever is told of that.
 func TestAnAnswerIsPolledWithoutWaiting(t *testing.T) {
