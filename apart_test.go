@@ -277,6 +277,21 @@ func TestWhatAClientOfEventsSendsIsNeitherServedNorInTheWay(t *testing.T) {
 	require.Len(t, w.seen(), 1)
 }
 
+// Its end would come after all that it has sent, which nobody reads.
+func TestAClientOfEventsThatSendsTooMuchAndLeavesIsNoticed(t *testing.T) {
+	t.Parallel()
+	f := newFront(t, detaching)
+	f.register(newFake(t, func(h *hit) {
+		h.send(eventsHead)
+		h.gone()
+	}), "a")
+	c := f.ask("GET /counters/alice HTTP/1.1\r\nHost: p\r\n\r\n")
+	c.answer("GET")
+	_, _ = c.Write(make([]byte, 2*unheard)) // may fail, for it is cut
+	_ = c.Close()
+	f.quiet()
+}
+
 func TestAReaderOfEventsThatStopsIsCut(t *testing.T) {
 	t.Parallel()
 	f := newFront(t, detaching, func(s *setup) { s.opts.Limits.WritePause = 100 * time.Millisecond })

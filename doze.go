@@ -14,7 +14,7 @@ type dozer struct {
 	turns   dozing
 	watched *hop.Watched // nil: see follow
 	state   atomic.Int32
-	ended   atomic.Bool // nothing comes any more after what is there
+	ended   atomic.Bool // a read that was not filled may have left something: see hop.Told
 }
 
 // dozing is a direction that can do without a goroutine.

@@ -1,6 +1,7 @@
 package pinboard
 
 import (
+	"context"
 	"io"
 	"net"
 	"strings"
@@ -150,4 +151,30 @@ func TestASlowReaderHoldsUpNoOtherStream(t *testing.T) {
 	rest, err := ws.rest()
 	require.NoError(t, err)
 	require.Empty(t, rest)
+}
+
+// A host may close what its listener has accepted, to have a user leave.
+func TestAStreamThatSleepsEndsWhenTheHostClosesItsConnection(t *testing.T) {
+	t.Parallel()
+	accepted := make(chan net.Conn, 2)
+	f := newFront(t, detaching, func(s *setup) {
+		s.server.ConnContext = func(ctx context.Context, conn net.Conn) context.Context {
+			accepted <- conn
+			return ctx
+		}
+	})
+	f.register(newFake(t, func(h *hit) {
+		if h.header.Get("Upgrade") != "" {
+			h.accept()
+		} else {
+			h.send(eventsHead)
+		}
+		h.gone()
+	}), "a")
+	f.ask("GET /counters/alice HTTP/1.1\r\nHost: p\r\n\r\n").answer("GET")
+	f.ask(upgradeRequest("/counters/alice")).answer("GET")
+	for range 2 {
+		require.NoError(t, (<-accepted).Close())
+	}
+	f.quiet()
 }

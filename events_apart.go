@@ -11,7 +11,7 @@ import (
 )
 
 // unheard is how much of what a client sends while it gets events is dropped, in
-// bytes. What comes after that is not read.
+// bytes. One that sends more is left: what nobody reads would hide that it has gone.
 const unheard = 64 << 10
 
 // detaches reports whether an event stream is to go on apart from its request. It
@@ -90,10 +90,11 @@ func (d *deaf) poll(again bool) bool { return d.in.Poll(again) }
 func (d *deaf) round() (over bool) {
 	p, err := d.in.Next()
 	d.left -= len(p)
-	if err != nil {
+	over = err != nil || d.left <= 0
+	if over {
 		d.s.flow.cancel(errClientGone)
 	}
-	return err != nil || d.left <= 0
+	return over
 }
 
 // over implements turns.

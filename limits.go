@@ -32,9 +32,9 @@ type Limits struct {
 	BodyPause time.Duration
 	// WritePause is how long one piece of what is sent, at most 32 KiB, may wait
 	// for its reader, client or worker; then the connection is cut. Of a long
-	// answer it is at most 256 KiB while the client reads 640 KiB a second or
-	// more. A stream that has nothing to send waits for nobody. From 100 ms to
-	// 24 h, default 1 min.
+	// answer it is at most 256 KiB where the pieces before went at 640 KiB a
+	// second or more, into buffers on the way too. A stream that has nothing to
+	// send waits for nobody. From 100 ms to 24 h, default 1 min.
 	WritePause time.Duration
 	// Silence is how long an answer or a WebSocket may go on without a byte;
 	// then it is cut, the WebSocket with close code 1012. Set it above the

@@ -19,9 +19,11 @@ type passing struct {
 	piece []byte
 	err   error
 
-	// pulls: to is a puller. stride is how much it is to pull at a time.
-	pulls  bool
+	// pulls has room for those that go on at once; nil if to is no puller. stride is how
+	// much it is to pull at a time, slow how many in a row were not quick.
+	pulls  pulls
 	stride int64
+	slow   int
 
 	silent  *stall      // since the last byte
 	head    *time.Timer // until the head is sent, nil if it was
@@ -50,7 +52,27 @@ const (
 	// a client that reads slowly has the pause that writes may make for every little.
 	minStride, maxStride = 32 << 10, 256 << 10
 	quick                = 50 * time.Millisecond
+	// maxSlow in a row that were not quick are the last ones of an answer.
+	maxSlow = 3
+	// maxPulls is how many go on at once. Each holds a pipe, which is two files, for as
+	// long as its client does not read: as many as there are slow readers could leave
+	// none for connections to workers. The others are written.
+	maxPulls = 64
 )
+
+// pulls is full while as many go on as may.
+type pulls chan struct{}
+
+func (p pulls) enter() bool {
+	select {
+	case p <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
+func (p pulls) leave() { <-p }
 
 // begin sends the head of an answer whose body may be long in coming: at once if its
 // length is not known, else after a moment, so that a short answer is one packet.
@@ -125,7 +147,7 @@ func (p *passing) poll(again bool) bool {
 // failing.
 func (p *passing) round() (over bool, err error) {
 	for {
-		if len(p.piece) == 0 && p.err == nil && p.pulls {
+		if len(p.piece) == 0 && p.err == nil && p.pulls != nil {
 			if err := p.pull(); err != nil {
 				return true, err
 			}
@@ -158,24 +180,39 @@ func (p *passing) round() (over bool, err error) {
 // pull has the kernel pass on what has come already, if that is much. The error is as
 // that of round.
 func (p *passing) pull() error {
-	for {
-		src := p.resp.Direct(p.stride)
-		if src == nil {
-			return nil
-		}
-		p.written()
-		begun := time.Now()
-		n, err := p.to.(puller).pull(src)
-		p.resp.Passed(n)
-		switch {
-		case err == nil && n == 0:
-			return nil // Next says why
-		case err == nil && time.Since(begun) <= quick:
-			p.stride = min(2*p.stride, maxStride)
-		case err == nil:
-			p.stride = minStride
-		default: // of the client, for the worker's bytes are there
-			return &clientError{err}
+	for p.pulls != nil {
+		if again, err := p.pullOnce(); !again || err != nil {
+			return err
 		}
 	}
+	return nil
+}
+
+func (p *passing) pullOnce() (again bool, err error) {
+	if !p.pulls.enter() {
+		return false, nil
+	}
+	defer p.pulls.leave()
+	src := p.resp.Direct(p.stride)
+	if src == nil {
+		return false, nil
+	}
+	p.written()
+	begun := time.Now()
+	n, err := p.to.(puller).pull(src)
+	p.resp.Passed(n)
+	switch {
+	case err != nil: // of the client, for the worker's bytes are there
+		return false, &clientError{err}
+	case n == 0:
+		return false, nil // Next says why
+	case time.Since(begun) <= quick:
+		p.stride, p.slow = min(2*p.stride, maxStride), 0
+	default:
+		p.stride = minStride
+		if p.slow++; p.slow == maxSlow {
+			p.pulls = nil // not worth a pipe, which others could use
+		}
+	}
+	return true, nil
 }

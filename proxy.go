@@ -26,10 +26,11 @@ type proxy struct {
 	lates lates
 	// lookout is for streams that go on apart from their requests.
 	lookout hop.Lookout
+	pulls   pulls
 }
 
 func newProxy(p *Pinboard, transport *http.Transport) *proxy {
-	return &proxy{p: p, pool: newPool(transport, &p.opts.Limits)}
+	return &proxy{p: p, pool: newPool(transport, &p.opts.Limits), pulls: make(pulls, maxPulls)}
 }
 
 // closeIdle closes the connections to workers that carry nothing.

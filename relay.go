@@ -109,7 +109,10 @@ func (e *exchange) copyBody(a *attempt) error {
 	if err == io.EOF && len(piece) <= atOnce {
 		return e.put(piece) // the server sends it when the handler has returned
 	}
-	p := &passing{to: e, flow: &a.flow, resp: a.resp, piece: piece, err: err, pulls: serversOwn(e.w), stride: minStride}
+	p := &passing{to: e, flow: &a.flow, resp: a.resp, piece: piece, err: err, stride: minStride}
+	if serversOwn(e.w) {
+		p.pulls = e.x.pulls
+	}
 	p.begin(e.x.p.opts.Limits.Silence)
 	defer p.end()
 	for {

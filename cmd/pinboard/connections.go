@@ -22,7 +22,8 @@ const (
 	// shares is how many addresses it takes at least to have all connections: a few that
 	// take what they can leave room for the workers, whose leases depend on it.
 	shares = 8
-	// otherFiles is how many files the process needs for itself.
+	// otherFiles is how many files the process needs for itself, the pipes of long
+	// answers among them.
 	otherFiles = 256
 	// fullEvery is how often the log says that connections are turned away.
 	fullEvery = 10 * time.Second

@@ -1,6 +1,8 @@
 package hop
 
 import (
+	"cmp"
+	"errors"
 	"net"
 	"os"
 	"sync"
@@ -8,11 +10,20 @@ import (
 	"time"
 )
 
-// edge has epoll tell only of what is new.
-const edge = 1 << 31
+const (
+	// edge has epoll tell only of what is new.
+	edge = 1 << 31
+	// last is what comes with the end, or with what a read stops short at.
+	last = syscall.EPOLLRDHUP | syscall.EPOLLHUP | syscall.EPOLLERR | syscall.EPOLLPRI
+)
+
+// lookEvery is how often those connections are looked for that end here: see epoll.look.
+const lookEvery = 5 * time.Second
 
 // lookout is a Lookout.
 type lookout struct {
+	every time.Duration // 0 for lookEvery
+
 	mu      sync.Mutex
 	current *epoll // nil while nothing is watched
 }
@@ -93,7 +104,8 @@ func newEpoll(of *lookout) *epoll {
 	_ = syscall.SetNonblock(fd, true) // so that the runtime polls it
 	file := os.NewFile(uintptr(fd), "epoll")
 	raw, err := file.SyscallConn()
-	if err != nil || file.SetReadDeadline(time.Time{}) != nil { // which only polled files have
+	every := cmp.Or(of.every, lookEvery)
+	if err != nil || file.SetReadDeadline(time.Now().Add(every)) != nil { // which only polled files have
 		_ = file.Close()
 		return nil
 	}
@@ -101,12 +113,29 @@ func newEpoll(of *lookout) *epoll {
 	go func() {
 		defer close(set.done)
 		var events [128]syscall.EpollEvent
-		_ = raw.Read(func(uintptr) bool { // until it is closed
+		wait := func(uintptr) bool {
 			set.tell(events[:])
 			return false
-		})
+		}
+		for errors.Is(raw.Read(wait), os.ErrDeadlineExceeded) { // else it is closed
+			set.look()
+			_ = file.SetReadDeadline(time.Now().Add(every))
+		}
 	}()
 	return set
+}
+
+// look tells of the connections that nobody can read from any more: those that were
+// closed here, which epoll forgets without a word, and those whose deadline is over. Who
+// waits in a Read is told of that by the runtime.
+func (set *epoll) look() {
+	set.mu.Lock()
+	defer set.mu.Unlock()
+	for _, w := range set.byFD {
+		if w.raw.Read(func(uintptr) bool { return true }) != nil {
+			w.told.Told(true)
+		}
+	}
 }
 
 // tell tells of all that has come.
@@ -124,7 +153,7 @@ func (set *epoll) tell(events []syscall.EpollEvent) {
 			// The socket may be another one by now, with the same number. Nothing is
 			// wrong with looking at it in vain.
 			if w := set.byFD[e.Fd]; w != nil {
-				w.told.Told(e.Events&(syscall.EPOLLRDHUP|syscall.EPOLLHUP|syscall.EPOLLERR) != 0)
+				w.told.Told(e.Events&last != 0)
 			}
 		}
 		set.mu.Unlock()
@@ -139,8 +168,11 @@ func (set *epoll) add(w *Watched) (ok bool) {
 		w.fd = int32(fd)
 		set.mu.Lock()
 		defer set.mu.Unlock()
-		event := syscall.EpollEvent{Events: syscall.EPOLLIN | syscall.EPOLLRDHUP | edge, Fd: w.fd}
+		event := syscall.EpollEvent{Events: syscall.EPOLLIN | last | edge, Fd: w.fd}
 		if ok = syscall.EpollCtl(set.fd, syscall.EPOLL_CTL_ADD, int(fd), &event) == nil; ok {
+			if old := set.byFD[w.fd]; old != nil {
+				old.told.Told(true) // it was closed, and nobody looks for it any more
+			}
 			set.byFD[w.fd] = w
 		}
 	})
