@@ -80,6 +80,7 @@ func newHoldBubble(t *testing.T, change func(*Options)) *holdBubble {
 	}}
 	t.Cleanup(func() {
 		_ = server.Close()
+		time.Sleep(time.Second) // it waits for half of that behind a "Connection: close", for nobody
 		require.NoError(t, b.pb.Shutdown(context.Background()))
 		require.Zero(t, b.held())
 		require.Empty(t, b.pb.holds.ids)

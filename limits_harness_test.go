@@ -71,6 +71,7 @@ func newLimited(t *testing.T, opts Options, handler func(*hit)) *limited {
 	t.Cleanup(func() {
 		b.worker.stop()
 		_ = server.Close()
+		time.Sleep(time.Second) // it waits for half of that behind a "Connection: close", for nobody
 		require.NoError(t, b.pb.Shutdown(context.Background()))
 		for _, in := range []interface{ Use() (int, int) }{b.pb.limiter.requests, b.pb.limiter.ids} {
 			total, keys := in.Use()
