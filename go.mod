@@ -2,8 +2,6 @@ module github.com/pinboard-go/pinboard
 
 go 1.26.0
 
-toolchain go1.26.11
-
 require (
 	github.com/chromedp/cdproto v0.160.1
 	github.com/chromedp/chromedp v0.23.1

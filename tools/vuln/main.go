@@ -122,7 +122,7 @@ func judge(in io.Reader, out io.Writer, accepted string) error {
 		return fmt.Errorf("tools/vuln/accepted names what is not found any more: %v", slices.Sorted(maps.Keys(known)))
 	}
 	if bad > 0 {
-		return fmt.Errorf("%d faults: update what has them (Go itself by the toolchain line of go.mod), or say in tools/vuln/accepted why they do no harm", bad)
+		return fmt.Errorf("%d faults: update what has them (Go itself in the Dockerfile), or say in tools/vuln/accepted why they do no harm", bad)
 	}
 	return nil
 }
