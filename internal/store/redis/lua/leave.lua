@@ -1,6 +1,6 @@
 -- leave ends a session in a bucket.
 --
--- KEYS  meta, sessions, candidates, none
+-- KEYS  meta, sessions, candidates
 -- ARGV  base, sid
 -- Answer: 1.
 
