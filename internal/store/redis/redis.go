@@ -35,9 +35,7 @@ type directory struct {
 	sweeps rotation
 	clocks clocks
 	lines  lines
-	// gathering is of those who ask for ids.
-	gathering gathering
-	bulk      chan struct{} // has one for each part of long work that is under way
+	bulk   chan struct{} // has one for each part of long work that is under way
 }
 
 // memory is store.ClientMemory in milliseconds.
