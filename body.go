@@ -56,16 +56,23 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, erro
 	return nil, errBodyCut
 }
 
-// leaveBody is called before an answer to a request whose body has not been
-// read: the server would wait for the body before it sends the answer.
+// leaveBody is leaveRest for an answer that ends the connection: its client is told
+// not to send the rest.
 func leaveBody(w http.ResponseWriter, r *http.Request) {
-	if r.ContentLength == 0 {
-		return
-	}
-	if r.ProtoMajor == 1 {
+	if r.ContentLength != 0 && r.ProtoMajor == 1 {
 		w.Header().Set("Connection", "close")
 	}
-	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(refusedLinger))
+	leaveRest(w, r)
+}
+
+// leaveRest is called before an answer to a request whose body nobody reads. The
+// server means to use the connection again, so it waits for the rest of the body
+// before it sends the answer: without a bound, a client could have it wait, and what
+// it counts for, for as long as it likes.
+func leaveRest(w http.ResponseWriter, r *http.Request) {
+	if r.ContentLength != 0 {
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(refusedLinger))
+	}
 }
 
 // deliver answers with 200 and returns nil once the answer has left this

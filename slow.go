@@ -13,16 +13,6 @@ var (
 	errSilent     = errors.New("nothing was said for too long")
 )
 
-// leaveRest is called before an answer to a request whose body nobody reads. The
-// server means to use the connection again, so it waits for the rest of the body
-// before it sends the answer: without a bound, a client could have it wait, and what
-// it counts for, for as long as it likes.
-func leaveRest(w http.ResponseWriter, r *http.Request) {
-	if hasBody(r) {
-		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(refusedLinger))
-	}
-}
-
 // turnAway answers a request of the data plane that goes nowhere.
 func (p *Pinboard) turnAway(w http.ResponseWriter, r *http.Request, err error) {
 	leaveRest(w, r)
