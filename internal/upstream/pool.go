@@ -220,6 +220,11 @@ func (p *Pool) left(o *origin) {
 // done gives back what acquire took.
 func (p *Pool) done(o *origin) {
 	p.leave(o)
+	o.endTurn()
+}
+
+// endTurn lets the next one have a connection, where their number is bounded.
+func (o *origin) endTurn() {
 	if o.turns != nil {
 		<-o.turns
 	}
@@ -249,9 +254,7 @@ func (p *Pool) release(c *conn, keep bool) {
 	if !p.takeBack(c, keep) {
 		_ = c.Close()
 	}
-	if c.origin.turns != nil {
-		<-c.origin.turns
-	}
+	c.origin.endTurn()
 }
 
 // takeBack is leave for who had the connection. It keeps that if it is to be kept
