@@ -164,13 +164,21 @@ func startNode(ctx context.Context, redisURL string) (*server, error) {
 		return nil, err
 	}
 	path := filepath.Join(dir, "pinboard")
-	build := exec.CommandContext(ctx, "go", "build", "-o", path, "github.com/pinboard-go/pinboard/cmd/pinboard")
-	if out, err := build.CombinedOutput(); err != nil {
-		return nil, errors.Join(fmt.Errorf("build the server: %w\n%s", err, out), os.RemoveAll(dir))
+	if err := buildServer(ctx, path); err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
 	return launch(ctx, dir, path, func(port int) []string {
 		return []string{"PORT=" + strconv.Itoa(port), "REDIS_URL=" + redisURL, "PINBOARD_PASSPORT=" + beatPassport}
 	})
+}
+
+// buildServer builds the standalone server.
+func buildServer(ctx context.Context, path string, flags ...string) error {
+	args := append([]string{"build", "-o", path}, flags...)
+	if out, err := exec.CommandContext(ctx, "go", append(args, serverPackage)...).CombinedOutput(); err != nil {
+		return fmt.Errorf("build the server: %w\n%s", err, out)
+	}
+	return nil
 }
 
 // startBare starts this program as the server that a node is compared with.

@@ -96,11 +96,7 @@ func buildProfiled(ctx context.Context, dir, source, program string) error {
 	if err := os.WriteFile(overlay, list, 0o600); err != nil {
 		return err
 	}
-	build := exec.CommandContext(ctx, "go", "build", "-pgo=off", "-overlay", overlay, "-o", program, serverPackage)
-	if out, err := build.CombinedOutput(); err != nil {
-		return fmt.Errorf("build the server: %w\n%s", err, out)
-	}
-	return nil
+	return buildServer(ctx, program, "-pgo=off", "-overlay", overlay)
 }
 
 // loadAll asks a server for all that it proxies.
