@@ -1,12 +1,13 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net"
+	"net/http"
 	"net/netip"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/pinboard-go/pinboard"
+	"github.com/pinboard-go/pinboard/internal/inbound"
 	"github.com/pinboard-go/pinboard/internal/quota"
 )
 
@@ -43,6 +45,7 @@ type connections struct {
 	log     *zap.Logger
 	said    time.Time // when the log last told; Accept is not called twice at once
 	refused atomic.Int64
+	leaves  inbound.Leaves
 }
 
 // limitConnections bounds the connections of a listener as the environment says.
@@ -82,8 +85,14 @@ func (l *connections) Accept() (net.Conn, error) {
 		site := l.site(conn)
 		fault := l.quota.Take(site)
 		if fault == nil {
-			give := sync.OnceFunc(func() { l.quota.Give(site) })
-			return &counted{conn.(*net.TCPConn), give}, nil // main listens on TCP only
+			// main listens on TCP only
+			client, err := inbound.New(conn.(*net.TCPConn), &l.leaves, func() { l.quota.Give(site) })
+			if err == nil {
+				return client, nil
+			}
+			_ = conn.Close() // it was closed already
+			l.quota.Give(site)
+			continue
 		}
 		l.refused.Add(1)
 		if now := time.Now(); now.Sub(l.said) >= fullEvery {
@@ -109,16 +118,17 @@ func (l *connections) site(conn net.Conn) netip.Prefix {
 	return quota.Site(addr)
 }
 
-// counted is a connection that counts until it is closed.
-type counted struct {
-	*net.TCPConn
-	give func()
-}
-
-// Socket says that only the end of the connection is anything special.
-func (c *counted) Socket() *net.TCPConn { return c.TCPConn }
-
-func (c *counted) Close() error {
-	defer c.give()
-	return c.TCPConn.Close()
+// serve has a server tell connections of what it does with them.
+func (l *connections) serve(server *http.Server) {
+	server.ConnContext = func(ctx context.Context, conn net.Conn) context.Context {
+		if client, ok := conn.(*inbound.Conn); ok {
+			return client.Context(ctx)
+		}
+		return ctx // TLS, which reads ahead
+	}
+	server.ConnState = func(conn net.Conn, state http.ConnState) {
+		if client, ok := conn.(*inbound.Conn); ok && state == http.StateHijacked {
+			client.HandedOver()
+		}
+	}
 }

@@ -120,6 +120,7 @@ func serve(ctx context.Context, env pinboard.Environment, certified *certificate
 		MaxHeaderBytes:    limits.URLBytes + limits.HeaderBytes + 4*limits.HeaderLines, // with ": " and the ends of lines
 		ErrorLog:          zap.NewStdLog(log.Named("http")),
 	}
+	limited.serve(server)
 	speak(server, env.H2C, certified, log)
 	// Runs once the listener is closed, so that no new request is turned away.
 	server.RegisterOnShutdown(func() { _ = pb.Close() })
