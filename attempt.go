@@ -50,7 +50,11 @@ type attempt struct {
 func (e *exchange) send(rt route) (*attempt, error) {
 	e.tried = rt
 	e.seen.sent()
-	a := &attempt{route: rt, patience: e.answerTime()}
+	a := &e.first
+	if e.sent != nil {
+		a = new(attempt)
+	}
+	a.route, a.patience = rt, e.answerTime()
 	e.x.p.leases.open(e.r.Context(), &a.flow, rt.lease)
 	e.sent = a
 	a.late = e.x.lates.get(&a.flow, a.patience)

@@ -46,6 +46,7 @@ type exchange struct {
 	sending  bool        // the body is being read for a worker, or was
 	tried    route       // where the request was sent last, if anywhere
 	sent     *attempt    // the last one, nil before the first
+	first    attempt     // most requests have no other
 	held     *held       // once the request has had to wait
 	kind     requestKind
 	seen     *observed    // nil if nobody wants to know
