@@ -52,8 +52,8 @@ func (f *front) allocatesLittle() {
 		request string
 		limit   float64
 	}{
-		http.MethodGet:  {"GET /counters/alice/json HTTP/1.1\r\nHost: p\r\n\r\n", 33},
-		http.MethodPost: {"POST /counters/alice/json HTTP/1.1\r\nHost: p\r\nContent-Length: 4\r\n\r\nbody", 45},
+		http.MethodGet:  {"GET /counters/alice/json HTTP/1.1\r\nHost: p\r\n\r\n", 27},
+		http.MethodPost: {"POST /counters/alice/json HTTP/1.1\r\nHost: p\r\nContent-Length: 4\r\n\r\nbody", 39},
 	} {
 		client := f.dial()
 		head := client.ask(t, c.request)

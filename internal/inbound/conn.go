@@ -27,7 +27,7 @@ type Conn struct {
 	handed bool
 	unread bool // a Read returned nothing, and none has come since
 	since  uint32
-	queued bool
+	noted  bool
 	look   *look // for a client that leaves; also one that has ended, until it is asked
 }
 

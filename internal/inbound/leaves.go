@@ -3,59 +3,12 @@ package inbound
 import (
 	"errors"
 	"os"
-	"sync"
-	"sync/atomic"
-	"time"
+
+	"github.com/pinboard-go/pinboard/internal/rounds"
 )
 
-// lookAfter is how long, at least, a request takes before its client is looked after;
-// it may be twice as long.
-const lookAfter = 5 * time.Millisecond
-
-// Leaves looks for clients that leave during their requests. Its zero value is ready;
-// it has a timer only while there are requests.
-type Leaves struct {
-	round atomic.Uint32 // counts ticks
-
-	mu         sync.Mutex
-	young, old []*Conn // noted in the present round, and in the one before
-	spare      []*Conn
-	timer      *time.Timer // nil while there is nothing
-}
-
-// note has the connection asked by a tick whether its request takes long.
-func (l *Leaves) note(c *Conn) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.young = append(l.young, c)
-	if l.timer == nil {
-		l.timer = time.AfterFunc(lookAfter, l.tick)
-	}
-}
-
-func (l *Leaves) tick() {
-	due := l.turn()
-	now := l.round.Load()
-	for i, c := range due {
-		c.due(now)
-		due[i] = nil
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.spare = due[:0]
-}
-
-// turn begins another round, and returns who is to be asked.
-func (l *Leaves) turn() (due []*Conn) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.round.Add(1)
-	due, l.old, l.young, l.spare = l.old, l.young, l.spare, nil
-	if l.timer = nil; len(due)+len(l.old) > 0 {
-		l.timer = time.AfterFunc(lookAfter, l.tick)
-	}
-	return due
-}
+// Leaves looks for clients that leave during their requests. Its zero value is ready.
+type Leaves struct{ rounds.Rounds[*Conn] }
 
 // look waits for something to come of a client that is not expected to send anything.
 type look struct {
@@ -74,24 +27,24 @@ func (c *Conn) putOff() bool {
 	if c.gone == nil || c.handed || c.unread || c.look != nil || c.in.past() {
 		return false
 	}
-	c.unread, c.since = true, c.leaves.round.Load()
-	if !c.queued {
-		c.queued = true
-		c.leaves.note(c)
+	c.unread, c.since = true, c.leaves.Now()
+	if !c.noted {
+		c.noted = true
+		c.leaves.Note(c)
 	}
 	return true
 }
 
-// due begins to look after the client if its request has gone on for a whole round.
-func (c *Conn) due(round uint32) {
+// Due begins to look after the client if its request takes long. It is for Leaves.
+func (c *Conn) Due(now uint32) {
 	c.in.mu.Lock()
 	defer c.in.mu.Unlock()
-	c.queued = false
+	c.noted = false
 	switch {
 	case !c.unread || c.handed || c.look != nil:
-	case round-c.since < 2:
-		c.queued = true
-		c.leaves.note(c)
+	case !rounds.Long(c.since, now):
+		c.noted = true
+		c.leaves.Note(c)
 	default:
 		c.look = &look{done: make(chan struct{})}
 		go c.await(c.look)
