@@ -137,6 +137,14 @@
 // epochs rise even where the clock was set back. If it comes back it has a
 // quarantine.
 //
+// # Ids that go together
+//
+// Ids of one bucket that are asked for at the same time gather, and go in one run of
+// resolve.lua, which goes through them in turn: see gathering. A run that Redis
+// refuses has written nothing, as long as the keys are of the kinds told above; and
+// what a run has written whose answer is lost is found by whoever asks again. The
+// epochs of all ids are taken before the first of them has its row.
+//
 // # Calls that run twice
 //
 // rueidis sends a script again only where the server said that it did not know
