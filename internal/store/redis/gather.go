@@ -69,7 +69,7 @@ type together struct {
 	askers []*asker
 	left   int // who have not given up
 	ended  bool
-	sent   time.Time
+	sent   time.Time // first
 }
 
 // resolve asks for one id, with others. It returns when ctx ends, whatever the client
@@ -103,38 +103,42 @@ func (d *directory) ask(key alike, c *together) {
 }
 
 // askOnce returns what is answered to each. An error that Redis tells may be of one
-// id alone, so that then each is asked for by itself. Asking twice does no harm:
-// what was placed nevertheless is found to be owned.
+// id alone, so that those that were not answered are then asked for by themselves.
 func (d *directory) askOnce(key alike, c *together) []*answer {
 	reqs := make([]store.Request, len(c.askers))
 	for i, one := range c.askers {
 		reqs[i] = one.req
 	}
 	c.sent = d.clocks.now()
-	whole := d.send(c.ctx, []call{d.resolveCall(key, d.clocks.limit(key.bucket, c.sent), reqs...)})[0]
-	if _, told := rueidis.IsRedisErr(whole.Error()); !told || len(reqs) == 1 {
-		return inTurn(whole, len(reqs))
+	answers := inTurn(d.send(c.ctx, []call{d.resolveCall(key, d.clocks.limit(key.bucket, c.sent), reqs...)})[0], len(reqs))
+	rest := reqs[len(answers):]
+	if len(rest) == 0 {
+		return answers
 	}
-	calls := make([]call, len(reqs))
-	c.sent = d.clocks.now()
-	limit := d.clocks.limit(key.bucket, c.sent)
-	for i, req := range reqs {
+	calls := make([]call, len(rest))
+	limit := d.clocks.limit(key.bucket, d.clocks.now())
+	for i, req := range rest {
 		calls[i] = d.resolveCall(key, limit, req)
 	}
-	answers := make([]*answer, len(reqs))
-	for i, res := range d.send(c.ctx, calls) {
-		answers[i] = inTurn(res, 1)[0]
+	for _, res := range d.send(c.ctx, calls) {
+		answers = append(answers, inTurn(res, 1)...)
 	}
 	return answers
 }
 
-// inTurn takes the answers to n ids apart.
+// inTurn takes the answers to n ids apart. There are fewer, of the first of several, where
+// Redis has told an error of one behind them.
 func inTurn(res rueidis.RedisResult, n int) []*answer {
 	whole := read(resolveScript.name, res)
-	if len(whole.values) != n {
-		whole.fail(errForm)
+	answered := len(whole.values)
+	if _, told := rueidis.IsRedisErr(res.Error()); told && n > 1 {
+		return nil
 	}
-	answers := make([]*answer, n)
+	if answered == 0 || answered > n {
+		whole.fail(errForm)
+		answered = n
+	}
+	answers := make([]*answer, answered)
 	for i := range answers {
 		answers[i] = whole.list()
 	}

@@ -48,6 +48,33 @@ func FuzzIdsTogetherAreAsIfInTurn(f *testing.F) {
 	})
 }
 
+func TestThoseBeforeAnIdThatFailsAreAnsweredAndCounted(t *testing.T) {
+	t.Parallel()
+	b := openBucket(t)
+	b.candidate(t, "s", 1000)
+	b.do1(t, "SET", b.rows(b.keys.leaf("broken")), "no hash")
+	b.do1(t, "HSET", b.rows(b.keys.leaf("odd")), "odd", "no row")
+	ids := []string{"a", "b", "broken", "odd", "c"}
+	failed := map[string]string{"broken": "WRONGTYPE", "odd": "what is there is no row"}
+	call := &together{ctx: t.Context()}
+	for _, id := range ids {
+		call.askers = append(call.askers, &asker{req: store.Request{ID: id, Preferred: "s", View: store.AnyView, BalanceFactor: 2}})
+	}
+	answers := b.askOnce(likeness(b.bucketKeys, call.askers[0].req), call)
+	require.Len(t, answers, len(ids))
+	for i, a := range answers {
+		if outcome := store.Outcome(a.int()); failed[ids[i]] != "" {
+			require.ErrorContains(t, a.err, failed[ids[i]])
+		} else {
+			require.NoError(t, a.err)
+			require.Equal(t, store.Placed, outcome, ids[i])
+			require.Equal(t, "s", b.owner(t, ids[i]))
+		}
+	}
+	require.Equal(t, "3", b.do1(t, "HGET", b.session("s"), "taken"))
+	require.Equal(t, "997", b.do1(t, "ZSCORE", b.candidates(), "s"))
+}
+
 // pair is two buckets that begin alike, and what the pure function knows of them.
 type pair struct {
 	rng        *rand.Rand

@@ -67,7 +67,7 @@ func (d *directory) Resolve(ctx context.Context, req store.Request) (store.Resul
 func (d *directory) clear(ctx context.Context, req store.Request, sid string) error {
 	b := d.keys.of(store.Bind(req.Hostname, req.Namespace), req.ID)
 	return d.run(ctx, lapsedScript.with(
-		[]string{b.meta(), b.sessions(), b.candidates()}, string(b), sid, clearTogether,
+		[]string{b.meta(), b.sessions(), b.candidates(), b.none()}, string(b), sid, clearTogether,
 	)).err
 }
 
@@ -94,7 +94,7 @@ func (d *directory) resolveCall(key alike, limit int64, reqs ...store.Request) c
 	} else if key.unless != "" {
 		args = append(args, key.unless)
 	}
-	return call{script: resolveScript, keys: []string{key.bucket.meta(), key.bucket.candidates()}, args: args}
+	return call{script: resolveScript, keys: []string{key.bucket.meta(), key.bucket.candidates(), key.bucket.none()}, args: args}
 }
 
 func result(outcome store.Outcome, a *answer) store.Result {

@@ -4,14 +4,15 @@
 -- without the libraries: what they define is made anew at each run, which costs as
 -- much as the commands here do.
 --
--- KEYS  meta, candidates
+-- KEYS  meta, candidates, none
 -- ARGV  base, view, balance factor, the highest time in us that the clock can have
 --       reached or 0 or, if it was found set forward, -1, the quarantine in ms;
 --       of each id: id, its leaf, preferred sid or '', "DICE DICE DICE CHOICE" (the
 --       letter of why the preferred one is preferred);
 --       and, if they apply: host name that goes before or '', and, of one id alone,
 --       the placement that was refused: "EPOCH SID", clientId
--- Answer: of each id {outcome, …} by the numbers of store.Outcome:
+-- Answer: of each id, or of those before one that fails, {outcome, …} by the numbers of
+-- store.Outcome:
 --         {owned, sid, epoch, left of the lease ms, stopped}
 --         {placed, sid, epoch, left of the lease ms, 0, time us, letter of why, sid
 --         of the owner before or ''}
@@ -60,7 +61,7 @@ if before and before ~= '' then
   end
 end
 
-local answers, epoch = {}, nil
+local answers, epoch, fault = {}, nil, nil
 for i = 6, 4 * n + 2, 4 do
   local id, leaf, preferred = ARGV[i], ARGV[i + 1], ARGV[i + 2]
   local rows = base .. 'r:' .. leaf
@@ -69,11 +70,19 @@ for i = 6, 4 * n + 2, 4 do
   -- A session that is there lives for what PTTL says, or for its lease, if that is
   -- less: it lives longer only if the clock was set back, and is then cut down to it.
 
-  local row = not away and call('HGET', rows, id)
+  local row = not away and redis.pcall('HGET', rows, id)
   if away then
     answer = {elsewhere}
   elseif row then
-    local since, owner = string.match(row, '^(%d+)%a? (.+)$')
+    local since, owner
+    if type(row) == 'string' then
+      since, owner = string.match(row, '^(%d+)%a? (.+)$')
+    end
+    if not owner then
+      -- Something else is there. The ids before this one are counted and answered.
+      fault = row.err and row or {err = 'ERR what is there is no row'}
+      break
+    end
     former = owner
     local session = record .. owner
     local s = call('HMGET', session, 'client', 'stopped', 'lease')
@@ -305,4 +314,4 @@ for i = 6, 4 * n + 2, 4 do
 end
 
 settle()
-return answers
+return #answers == 0 and fault or answers
