@@ -39,6 +39,11 @@ type passive struct{ own }
 
 func (p passive) Socket() *net.TCPConn { return p.TCPConn }
 
+// keeping is one that would, but for what it has read already.
+type keeping struct{ own }
+
+func (k keeping) Socket() *net.TCPConn { return nil }
+
 func TestAnInflowReadsWhatComesAndHoldsNothingMeanwhile(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -49,6 +54,7 @@ func TestAnInflowReadsWhatComesAndHoldsNothingMeanwhile(t *testing.T) {
 		"socket":  {func(c *net.TCPConn) net.Conn { return c }, "word", true},
 		"own":     {func(c *net.TCPConn) net.Conn { return own{c} }, "WORD", false},
 		"passive": {func(c *net.TCPConn) net.Conn { return passive{own{c}} }, "word", true},
+		"keeping": {func(c *net.TCPConn) net.Conn { return keeping{own{c}} }, "WORD", false},
 	} {
 		here, there := sockets(t)
 		var in Inflow

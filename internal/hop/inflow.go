@@ -31,7 +31,7 @@ type Inflow struct {
 //
 //	Socket() *net.TCPConn
 //
-// which says that its Read and Write are those of the socket.
+// which says that its Read and Write are those of the socket, unless it is nil.
 func (in *Inflow) Init(conn net.Conn) {
 	in.conn, in.size = conn, -1
 	in.raw = socket(conn)

@@ -107,6 +107,7 @@ func TestALookoutWatchesOnlySockets(t *testing.T) {
 	here, _ := sockets(t)
 	require.Nil(t, l.Watch(pipe, &heard{}))
 	require.Nil(t, l.Watch(own{here}, &heard{}), "of a host's that reads in a way of its own")
+	require.Nil(t, l.Watch(keeping{own{here}}, &heard{}))
 	w := l.Watch(passive{own{here}}, &heard{})
 	require.NotNil(t, w)
 	w.End()

@@ -18,7 +18,11 @@ func socket(conn net.Conn) syscall.RawConn {
 	case *net.UnixConn:
 		below = conn
 	case interface{ Socket() *net.TCPConn }:
-		below = conn.Socket()
+		tcp := conn.Socket()
+		if tcp == nil {
+			return nil
+		}
+		below = tcp
 	default:
 		return nil
 	}
