@@ -199,11 +199,11 @@ func (s *lease) cutFlows() {
 }
 
 // left returns what is left of the lease as this node knows it, 0 or less when
-// it is over.
+// it is over or nobody watches it.
 func (l *leases) left(s *lease) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if s.ended || s.replaced {
+	if s.ended || s.replaced || s.forgotten {
 		return 0
 	}
 	return time.Until(s.until)
