@@ -147,8 +147,8 @@ type voucher struct {
 	generation string
 	live       map[string]struct{} // sessions
 	unbound    map[string]struct{} // host names
-	// late: the bucket has got another generation since. What was told stays true of
-	// the former one, but a store that has lost the latter might tell of that again.
+	// late: the bucket has got another generation since, or may have. What was told stays
+	// true of the former one, but a store that has lost the latter might tell of that again.
 	late atomic.Bool
 }
 
@@ -170,6 +170,9 @@ func (v *vouched) at(b bucket, generation string) *voucher {
 		known.late.Store(true)
 	}
 	if v.byBucket == nil || len(v.byBucket) >= maxBound {
+		for _, other := range v.byBucket {
+			other.late.Store(true) // nobody would tell it of its bucket any more
+		}
 		v.byBucket = map[bucket]*voucher{}
 	}
 	known = &voucher{generation: generation, live: map[string]struct{}{}, unbound: map[string]struct{}{}}

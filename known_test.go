@@ -428,6 +428,23 @@ func TestAGenerationThatComesBackVouchesForNobody(t *testing.T) {
 	require.False(t, (&remembered{route: route{lease: s}}).vouches(known, ""), "nobody has vouched")
 }
 
+// Also where the bucket was forgotten in the meantime, for there were too many.
+func TestAForgottenGenerationThatComesBackVouchesForNobody(t *testing.T) {
+	t.Parallel()
+	var v vouched
+	b, known := bucket{namespace: "/a"}, store.Known{SessionID: "s", Generation: "1"}
+	v.note(b, "1")
+	v.vouch(b, "1", "s", "")
+	had := remembered{route: route{lease: &lease{Session: store.Session{ID: "s"}}}, by: v.vouches(b, known, "")}
+	require.True(t, had.vouches(known, ""))
+	for i := range maxBound {
+		v.note(bucket{namespace: fmt.Sprint(i)}, "1")
+	}
+	v.note(b, "2") // which is all that is known of it now
+	require.False(t, had.vouches(known, ""))
+	require.Nil(t, v.vouches(b, known, ""))
+}
+
 // A record that is not watched any more says nothing of its session.
 func TestAForgottenSessionIsNotUsed(t *testing.T) {
 	t.Parallel()
@@ -448,4 +465,5 @@ func TestAForgottenSessionIsNotUsed(t *testing.T) {
 	require.Same(t, again, s)
 	s, _ = l.use("t", again)
 	require.Nil(t, s)
+	require.LessOrEqual(t, l.left(old), time.Duration(0), "nor does it serve while the store is away")
 }

@@ -46,13 +46,17 @@ func (m *routeMemory) note(i instance, rt *remembered) {
 // renewEvery is how much longer a route has to be good for to be noted anew.
 const renewEvery = time.Second
 
-// renew is put for what get has returned, unless it would change little.
+// renew is put for what get has returned, unless it would change little, or that has
+// been dropped or replaced since.
 func (m *routeMemory) renew(i instance, had *remembered, now remembered) {
 	if had.by == now.by && had.unbound == now.unbound && had.same(now.route) && now.until.Sub(had.until) < renewEvery {
 		return
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.young[i] != had && m.old[i] != had {
+		return
+	}
 	kept := now // here, so that only what is noted is allocated
 	m.note(i, &kept)
 }

@@ -47,3 +47,30 @@ func TestRoutesInUseOutliveThoseThatAreNot(t *testing.T) {
 	m.drop(old)
 	require.Nil(t, m.get(old))
 }
+
+// It was released through this node, or placed anew, while a request looked it up.
+func TestARouteThatWasDroppedOrReplacedIsNotRenewed(t *testing.T) {
+	t.Parallel()
+	var m routeMemory
+	s, by := &lease{}, &voucher{}
+	found := func(epoch int64) route { return route{lease: s, epoch: epoch} }
+	vouched := func(epoch int64) remembered { return remembered{route: found(epoch), by: by} }
+	m.put(id(1), found(1))
+	had := m.get(id(1))
+	m.renew(id(1), had, vouched(2))
+	require.EqualValues(t, 2, m.get(id(1)).epoch)
+	m.renew(id(1), had, vouched(1))
+	require.EqualValues(t, 2, m.get(id(1)).epoch, "somebody was quicker")
+	had = m.get(id(1))
+	m.drop(id(1))
+	m.renew(id(1), had, vouched(3))
+	require.Nil(t, m.get(id(1)))
+	// Also of what has become old meanwhile.
+	m.put(id(1), found(3))
+	had = m.get(id(1))
+	for i := range maxRoutes {
+		m.put(id(2+i), route{})
+	}
+	m.renew(id(1), had, vouched(4))
+	require.EqualValues(t, 4, m.get(id(1)).epoch)
+}
