@@ -23,6 +23,11 @@ func TestTheServerTellsConnectionsOfWhatItDoes(t *testing.T) {
 	limited := limitConnections(raw, &pinboard.Environment{}, zap.NewNop())
 	got := make(chan string, 1)
 	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/leave" {
+			<-r.Context().Done()
+			got <- "left"
+			return
+		}
 		conn, _, err := http.NewResponseController(w).Hijack()
 		if err != nil {
 			return
@@ -34,8 +39,9 @@ func TestTheServerTellsConnectionsOfWhatItDoes(t *testing.T) {
 		var one [1]byte
 		n, err := conn.Read(one[:])
 		_ = conn.Close()
-		<-r.Context().Done()
-		if err == nil {
+		if r.Context().Err() != nil {
+			got <- "the request is over before its handler"
+		} else if err == nil {
 			got <- string(one[:n])
 		}
 	}), ReadHeaderTimeout: patience}
@@ -59,12 +65,24 @@ func TestTheServerTellsConnectionsOfWhatItDoes(t *testing.T) {
 	}
 	_, err = io.WriteString(client, "!")
 	require.NoError(t, err)
-	select {
-	case text := <-got:
-		require.Equal(t, "!", text)
-	case <-time.After(patience):
-		require.Fail(t, "the request's context goes on without its connection")
-	}
+	require.Equal(t, "!", next(t, got))
 	total, _ := limited.quota.Use()
 	require.Zero(t, total, "it does not count any more")
+
+	client = dialTo(t, raw.Addr().String())
+	_, err = io.WriteString(client, "GET /leave HTTP/1.1\r\nHost: p\r\n\r\n")
+	require.NoError(t, err)
+	require.NoError(t, client.Close())
+	require.Equal(t, "left", next(t, got))
+}
+
+func next(t *testing.T, got chan string) string {
+	t.Helper()
+	select {
+	case text := <-got:
+		return text
+	case <-time.After(patience):
+		require.Fail(t, "nothing came of it")
+		return ""
+	}
 }

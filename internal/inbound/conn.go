@@ -48,7 +48,8 @@ func New(tcp *net.TCPConn, leaves *Leaves, closed func()) (*Conn, error) {
 }
 
 // Context returns a context for what is done for the client: it is cancelled when the
-// connection is closed or, during a handler, the client has left.
+// server closes the connection or, during a handler, the client has left. Once the
+// connection is handed over it is not: then ctx, if it can be cancelled, remembers it.
 func (c *Conn) Context(ctx context.Context) context.Context {
 	c.in.mu.Lock()
 	defer c.in.mu.Unlock()
@@ -159,6 +160,9 @@ func (c *Conn) Close() error {
 	err := c.close()
 	c.in.mu.Lock()
 	gone := c.gone
+	if c.handed {
+		gone = nil // whoever has it may well close it before the handler is done
+	}
 	c.in.mu.Unlock()
 	if gone != nil {
 		gone()
