@@ -48,6 +48,7 @@ type setup struct {
 	store   func(store.Store) store.Store // wraps the directory
 	server  http.Server
 	handler func(http.Handler) http.Handler // wraps the pinboard
+	listen  func(net.Listener, *http.Server) net.Listener
 	// hasty has the node give up the store as soon as it does elsewhere.
 	hasty bool
 	// namespaces have no quarantine to wait for, besides counters_.
@@ -84,6 +85,9 @@ func newFront(t *testing.T, changes ...func(*setup)) *front {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	f.addr = listener.Addr().String()
+	if s.listen != nil {
+		listener = s.listen(listener, &s.server)
+	}
 	served := make(chan struct{})
 	go func() {
 		defer close(served)

@@ -8,7 +8,9 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -59,13 +61,8 @@ func serve(t *testing.T, handler http.HandlerFunc) (client net.Conn, c *Conn) {
 	l := listen(t)
 	server := &http.Server{
 		Handler: handler, ReadHeaderTimeout: patience, IdleTimeout: 2 * patience,
-		ConnContext: func(ctx context.Context, conn net.Conn) context.Context { return conn.(*Conn).Context(ctx) },
-		ConnState: func(conn net.Conn, state http.ConnState) {
-			if state == http.StateHijacked {
-				conn.(*Conn).HandedOver()
-			}
-		},
 	}
+	tell(server)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -77,6 +74,16 @@ func serve(t *testing.T, handler http.HandlerFunc) (client net.Conn, c *Conn) {
 	})
 	client = dial(t, l)
 	return client, <-l.conns
+}
+
+// tell has a server tell its Conns what they have to know.
+func tell(server *http.Server) {
+	server.ConnContext = func(ctx context.Context, conn net.Conn) context.Context { return conn.(*Conn).Context(ctx) }
+	server.ConnState = func(conn net.Conn, state http.ConnState) {
+		if state == http.StateHijacked {
+			conn.(*Conn).HandedOver()
+		}
+	}
 }
 
 func dial(t *testing.T, l net.Listener) net.Conn {
@@ -196,6 +203,36 @@ func TestWhatAClientSendsAheadIsItsNextRequest(t *testing.T) {
 		expect(t, from, fmt.Sprint("quick ", 2*round+2))
 	}
 	require.False(t, c.looks())
+}
+
+// drained reports whether all that has come was read.
+func (c *Conn) drained() (all bool) {
+	raw, err := c.tcp.SyscallConn()
+	if err != nil {
+		return false
+	}
+	_ = raw.Control(func(fd uintptr) {
+		var one [1]byte
+		_, _, err := syscall.Recvfrom(int(fd), one[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
+		all = err == syscall.EAGAIN
+	})
+	return all
+}
+
+// The server may have room for just one byte more, and wants to know nothing of a client
+// that leaves.
+func TestAReadOfOneByteIsMadeAgainAndWaits(t *testing.T) {
+	t.Parallel()
+	client, c := serve(t, func(w http.ResponseWriter, r *http.Request) { _, _ = fmt.Fprint(w, len(r.URL.Path)) })
+	from := bufio.NewReader(client)
+	const most = 4096 // of the server's buffer
+	path := "/" + strings.Repeat("x", most-6)
+	for range 2 {
+		send(t, client, "GET "+path)
+		require.Eventually(t, c.drained, patience, often)
+		send(t, client, " HTTP/1.1\r\nHost: p\r\n\r\n")
+		expect(t, from, fmt.Sprint(len(path)))
+	}
 }
 
 // A slow request leaves nothing of the look for its client.
