@@ -17,6 +17,7 @@ import (
 func TestNamesThatAreRememberedHoldNoRequest(t *testing.T) {
 	const requests, long = 64, 1 << 20
 	var v vouched
+	var m routeMemory
 	b := bucket{namespace: "/a"}
 	v.note(b, "generation")
 	var ids []instance
@@ -34,8 +35,12 @@ func TestNamesThatAreRememberedHoldNoRequest(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, "host-"+n, host)
 		v.vouch(b, "generation", "session", host)
+		m.put(id, route{})
+		m.renew(id, m.get(id), remembered{unbound: host})
+		require.Equal(t, host, m.get(id).unbound)
 	}
 	require.Less(t, heap()-before, int64(requests*long/4))
 	require.Len(t, v.byBucket[b].unbound, requests)
 	runtime.KeepAlive(ids)
+	runtime.KeepAlive(&m)
 }

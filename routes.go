@@ -1,6 +1,7 @@
 package pinboard
 
 import (
+	"strings"
 	"sync"
 	"time"
 )
@@ -58,6 +59,9 @@ func (m *routeMemory) renew(i instance, had *remembered, now remembered) {
 		return
 	}
 	kept := now // here, so that only what is noted is allocated
+	if kept.unbound = had.unbound; kept.unbound != now.unbound {
+		kept.unbound = strings.Clone(now.unbound) // it may be part of a long request target
+	}
 	m.note(i, &kept)
 }
 
