@@ -227,6 +227,7 @@ func play(t *testing.T, s *script, l net.Listener, over func(*http.Server)) (got
 		}
 	}
 	if s.abrupt {
+		require.NoError(t, client.(*net.TCPConn).SetLinger(len(s.pieces)%2-1)) // a reset if there is an odd number
 		require.NoError(t, client.Close())
 	} else {
 		_ = client.(*net.TCPConn).CloseWrite()

@@ -2,8 +2,10 @@ package inbound
 
 import (
 	"io"
+	"math/rand/v2"
 	"net"
 	"os"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -85,6 +87,62 @@ func TestAFormerDeadlineEndsNothing(t *testing.T) {
 		require.Eventually(t, func() bool { _, set := c.state(); return set.Equal(later) }, patience, often)
 		send(t, client, "on")
 		require.NoError(t, <-failed)
+	}
+}
+
+// Whatever is set before and during a read, what is set last decides how it ends, but for
+// a former one that was over in time.
+func TestTheDeadlineThatIsSetLastDecides(t *testing.T) {
+	t.Parallel()
+	client, c := pair(t)
+	r := rand.New(rand.NewPCG(1, 2))
+	due := func() (t time.Time, ends bool) {
+		switch r.IntN(5) {
+		case 0:
+			return longAgo, true
+		case 1:
+			return time.Now(), true
+		case 2:
+			return time.Now().Add(time.Duration(r.IntN(2000)) * time.Microsecond), true
+		case 3:
+			return time.Now().Add(time.Hour), false
+		}
+		return time.Time{}, false
+	}
+	for range 500 {
+		var may, must bool
+		set := func() {
+			at, ends := due()
+			may, must = may || ends, ends
+			require.NoError(t, c.SetReadDeadline(at))
+		}
+		set()
+		failed := make(chan error, 1)
+		var n int
+		go func() {
+			var err error
+			n, err = c.Read(make([]byte, 2))
+			failed <- err
+		}()
+		for range r.IntN(4) {
+			for r.IntN(2) == 0 && !c.in.isBusy() && len(failed) == 0 {
+				runtime.Gosched() // until it waits
+			}
+			set()
+		}
+		if must {
+			timesOut(t, <-failed)
+			continue
+		}
+		send(t, client, "on")
+		if err := <-failed; err != nil {
+			require.True(t, may)
+			timesOut(t, err)
+			require.NoError(t, c.SetReadDeadline(time.Time{}))
+			n, err = io.ReadFull(c, make([]byte, 2))
+			require.NoError(t, err)
+		}
+		require.Equal(t, 2, n)
 	}
 }
 
