@@ -17,6 +17,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -72,6 +73,7 @@ func run(ctx context.Context, lookup func(string) (string, bool)) (status int) {
 	}
 	log = leak.Logger(log)
 	defer func() { _ = log.Sync() }()
+	defer runtime.KeepAlive(newFloor(lookup))
 	if err := serve(ctx, env, certified, log); err != nil {
 		log.Error("stopped", zap.Error(err))
 		return 1
