@@ -10,7 +10,6 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"go.uber.org/zap"
@@ -27,6 +26,8 @@ const (
 	// otherFiles is how many files the process needs for itself, the pipes of long
 	// answers among them.
 	otherFiles = 256
+	// manyFiles is how many files may be open where nothing bounds them.
+	manyFiles = 1 << 30
 	// fullEvery is how often the log says that connections are turned away, or cut.
 	fullEvery = 10 * time.Second
 
@@ -68,15 +69,6 @@ func limitConnections(l net.Listener, env *pinboard.Environment, log *zap.Logger
 		each = max(1, most/shares)
 	}
 	return &connections{Listener: l, quota: quota.New[netip.Prefix](most, each), crowd: newCrowd(), trusted: env.Options.TrustedProxies, log: log}
-}
-
-// openFiles returns how many files the process may have open.
-func openFiles() int {
-	var limit syscall.Rlimit
-	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil || limit.Cur > 1<<30 {
-		return 1 << 30
-	}
-	return int(limit.Cur)
 }
 
 // Accept returns the next connection that is not one too many.
