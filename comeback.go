@@ -17,22 +17,24 @@ import (
 //
 // It guards instances against being lost, not against being there twice: a node
 // that has not noticed the outage, since nobody asked it for anything, may place
-// ids at once. A restarted node has noticed nothing.
+// ids at once.
 type comeback struct {
 	lease time.Duration
 
 	mu sync.Mutex
-	// from and last are the first and the latest failure in a row.
-	from, last time.Time
-	until      time.Time
+	// asked is when the latest question was put that was answered, and failed when the
+	// latest one since then was seen to fail, if any.
+	asked, failed time.Time
+	until         time.Time
 }
 
 // long reports whether the store is away, and for how long no lease is certain to
 // outlast it: a heartbeat may have been lease/5 ago when the store went, and as
-// much passes until the next one. Failures are of one outage if no more than two
-// heartbeats lie between them.
+// much passes until the next one. It may have been away since right after the latest
+// question that it answered: those that it left open count, though they fail later. A
+// failure that is two heartbeats old says nothing of now.
 func (c *comeback) long(now time.Time) bool {
-	return !c.from.IsZero() && now.Sub(c.from) >= c.lease/2 && now.Sub(c.last) <= c.lease*2/5
+	return !c.failed.IsZero() && now.Sub(c.asked) >= c.lease/2 && now.Sub(c.failed) <= c.lease*2/5
 }
 
 // maxGrace is enough for the heartbeats that workers send by default, every 3 s,
@@ -55,16 +57,15 @@ func (c *comeback) note(ctx context.Context, asked time.Time, err error) {
 	defer c.mu.Unlock()
 	now := time.Now()
 	switch {
-	case answered && c.long(now):
+	case !answered:
+		c.failed = now
+		return
+	case c.long(now):
 		c.until = now.Add(c.grace())
-		fallthrough
-	case answered:
-		c.from = time.Time{}
-	case c.from.IsZero() || now.Sub(c.last) > c.lease*2/5:
-		c.from = asked
-		fallthrough
-	default:
-		c.last = now
+	}
+	c.failed = time.Time{}
+	if asked.After(c.asked) {
+		c.asked = asked
 	}
 }
 

@@ -165,3 +165,34 @@ func TestHeartbeatsTellOfAnOutage(t *testing.T) {
 		requireRefusal(t, err, http.StatusServiceUnavailable)
 	})
 }
+
+// The first failures come late: a question that is never answered is given up after a
+// while, and before that, nobody may have asked.
+func TestAnOutageBeginsWithTheLastAnswer(t *testing.T) {
+	t.Parallel()
+	inPlacingBubble(t, Options{}, func(t *testing.T, n *regNode) {
+		n.ready(10, "/a")
+		_, err := n.resolve("known", nil)
+		require.NoError(t, err)
+		time.Sleep(5 * time.Second) // virtual time; nobody asks
+		n.outage(3 * time.Second)
+		_, err = n.resolve("new", nil)
+		requireRefusal(t, err, http.StatusServiceUnavailable)
+	})
+}
+
+// Nobody knows for how long the store has been away that a node finds away at its start.
+func TestANodeThatStartsDuringAnOutageTakesItForALongOne(t *testing.T) {
+	t.Parallel()
+	inPlacingBubble(t, Options{}, func(t *testing.T, n *regNode) {
+		w := n.ready(10, "/a")
+		n.pb.placer.back = comeback{lease: n.pb.placer.back.lease}
+		n.outage(time.Second)
+		_, err := n.resolve("new", nil)
+		requireRefusal(t, err, http.StatusServiceUnavailable)
+		time.Sleep(maxGrace) // virtual time
+		w.report(10)
+		_, err = n.resolve("new", nil)
+		require.NoError(t, err)
+	})
+}

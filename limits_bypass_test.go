@@ -98,6 +98,8 @@ func TestOnlyWhatIsPlacedCountsAsPlaced(t *testing.T) {
 		require.Equal(t, want, resp.StatusCode)
 	}
 	worker := f.register(newFake(t, nil), "a")
+	resp, _ := f.get("/counters/first", forwardedFrom("192.0.2.2"))
+	require.Equal(t, http.StatusOK, resp.StatusCode)
 	out.on.Store(true)
 	ask(http.StatusServiceUnavailable)
 	out.on.Store(false)

@@ -59,6 +59,9 @@ func directTransport() *http.Transport {
 		ForceAttemptHTTP2:   true,
 		MaxIdleConnsPerHost: 4,
 		IdleConnTimeout:     90 * time.Second,
+		// A connection over HTTP/2 to a node that has frozen is closed before the call
+		// is given up that waits there, else the next ones would wait there, too.
+		HTTP2: &http.HTTP2Config{SendPingTimeout: callTimeout * 2 / 5, PingTimeout: callTimeout * 2 / 5},
 	}
 }
 

@@ -111,33 +111,44 @@ func (r *recorder) Do(_ context.Context, cmd rueidis.Completed) rueidis.RedisRes
 	return rueidis.RedisResult{}
 }
 
-// limitAt is which word of a placement's command says how far Redis' clock can have
-// come: see resolve.lua.
-const limitAt = 3 + 3 + 5
+// Where the words of a placement's command are: see resolve.lua. They begin with
+// EVALSHA, its digest, and two keys by their number.
+const (
+	// limitAt is the one that says how far Redis' clock can have come.
+	limitAt = 3 + 2 + 3
+	// idsAt is where those of the first id begin, and idWords how many an id has.
+	idsAt, idWords = 3 + 2 + 5, 4
+)
 
-// commands returns the command by which each request is asked of Redis.
-func (f *fleet) commands(ctx context.Context, next func(i int) store.Request) func(i int) []string {
+// commands returns the command by which so many of the requests are asked of Redis
+// together.
+func (f *fleet) commands(ctx context.Context, together int, next func(i int) store.Request) func(i int) []string {
 	r := &recorder{Client: f.client}
 	d := redis.New(r).Open(f.cfg)
 	// A node that places knows the clock, but by far not as long ahead as it may take
 	// until a command is sent that is recorded now.
 	limit := strconv.FormatInt(time.Now().Add(time.Hour).UnixMicro(), 10)
 	return func(i int) []string {
-		_, _ = d.Resolve(ctx, next(i)) // there is no answer
-		r.last[limitAt] = limit
-		return r.last
+		var words []string
+		for n := range together {
+			_, _ = d.Resolve(ctx, next(i*together+n)) // there is no answer
+			if words == nil {
+				words = append(words, r.last[:idsAt]...)
+			}
+			words = append(words, r.last[idsAt:idsAt+idWords]...)
+		}
+		words[limitAt] = limit
+		return words
 	}
 }
 
-// resolveAll asks the store itself for n requests, as many side by side as
-// there are in pipes, and returns the rate.
-func (f *fleet) resolveAll(ctx context.Context, n int, next func(i int) store.Request) (float64, error) {
-	const together = connections * pipeline
-	per := max(1, n/together)
-	errs := make([]error, together)
+// resolveAll has so many ask the store itself, side by side, each for so many ids, and
+// returns the rate.
+func (f *fleet) resolveAll(ctx context.Context, askers, per int, next func(i int) store.Request) (float64, error) {
+	errs := make([]error, askers)
 	var group sync.WaitGroup
 	begun := time.Now()
-	for w := range together {
+	for w := range askers {
 		group.Go(func() {
 			for i := range per {
 				res, err := f.store.Resolve(ctx, next(w*per+i))
@@ -152,7 +163,7 @@ func (f *fleet) resolveAll(ctx context.Context, n int, next func(i int) store.Re
 		})
 	}
 	group.Wait()
-	return float64(together*per) / time.Since(begun).Seconds(), errors.Join(errs...)
+	return float64(askers*per) / time.Since(begun).Seconds(), errors.Join(errs...)
 }
 
 // measure runs something that makes n calls and returns its rate.

@@ -51,8 +51,17 @@ func pipesOf(n int, next func(i int) []string) pipes {
 	return all
 }
 
+// n returns how many commands there are.
+func (p pipes) n() int {
+	n := 0
+	for _, all := range p {
+		n += len(all) * pipeline
+	}
+	return n
+}
+
 // send sends them and returns the rate. Each answer is an array that begins with
-// the number wanted.
+// the number wanted, or one of such arrays.
 func (p pipes) send(ctx context.Context, addr string, wanted int64) (float64, error) {
 	conns := make([]net.Conn, len(p))
 	for c := range conns {
@@ -65,14 +74,12 @@ func (p pipes) send(ctx context.Context, addr string, wanted int64) (float64, er
 	}
 	var group sync.WaitGroup
 	errs := make([]error, len(p))
-	n := 0
 	begun := time.Now()
 	for c, conn := range conns {
-		n += len(p[c]) * pipeline
 		group.Go(func() { errs[c] = exchange(conn, p[c], wanted) })
 	}
 	group.Wait()
-	return float64(n) / time.Since(begun).Seconds(), errors.Join(errs...)
+	return float64(p.n()) / time.Since(begun).Seconds(), errors.Join(errs...)
 }
 
 func exchange(conn net.Conn, all [][]byte, wanted int64) error {
@@ -90,11 +97,19 @@ func exchange(conn net.Conn, all [][]byte, wanted int64) error {
 	return nil
 }
 
-// skip reads an answer, which is an array of plain values.
+// skip reads an answer, which is an array of plain values or of such arrays.
 func skip(r *bufio.Reader, wanted int64) error {
 	n, err := header(r, '*')
 	if err != nil {
 		return err
+	}
+	if inner, err := r.Peek(1); err == nil && inner[0] == '*' {
+		for range n {
+			if err := skip(r, wanted); err != nil {
+				return err
+			}
+		}
+		return nil
 	}
 	first, err := header(r, ':')
 	if err != nil {

@@ -45,16 +45,25 @@ func placements(ctx context.Context, s settings) error {
 
 	six, same := f.yardstick("redis-benchmark, 6 commands", s, 6), f.yardstick(fmt.Sprintf("redis-benchmark, %d commands", own), s, own)
 	ours := &kind{name: fmt.Sprintf("our load, %d commands", own), against: same, round: f.ownLoad(s, own)}
-	few := &kind{name: "placed, 2 workers, 1,000 rows", against: same, atLeast: 0.7, round: f.inNew(s, 2, true)}
+	few := &kind{name: "placed, 2 workers, 1,000 rows", against: same, round: f.inNew(s, 2, 1, true)}
+	full := &kind{name: "32 ids together", against: same, round: f.inNew(s, 2, 32, true)}
 	kinds := []*kind{
 		six, same, ours, few,
+		{name: "2 ids together", against: same, round: f.inNew(s, 2, 2, true)},
+		{name: "8 ids together", against: same, round: f.inNew(s, 2, 8, true)},
+		full,
 		{name: "the same against 6 commands", against: six, round: func(context.Context) (sample, error) { return last(few), nil }},
-		{name: "without a preference", against: few, round: f.inNew(s, 2, false)},
-		{name: "1,000 workers", against: few, atLeast: 0.8, round: f.inNew(s, 1000, true)},
+		{name: "without a preference", against: few, round: f.inNew(s, 2, 1, false)},
+		{name: "1,000 workers", against: few, atLeast: 0.8, round: f.inNew(s, 1000, 1, true)},
+		{name: "32 ids together, 10 workers", against: same, round: f.inNew(s, 10, 32, true)},
+		{name: "32 ids together, 1,000 workers", against: same, round: f.inNew(s, 1000, 32, true)},
+		{name: "32 ids together, without a preference", against: same, round: f.inNew(s, 2, 32, false)},
 		{name: fmt.Sprintf("%d rows", s.rows), against: few, atLeast: 0.8, round: func(ctx context.Context) (sample, error) {
-			return f.place(ctx, s, "/large", large, true)
+			return f.place(ctx, s, "/large", large, 1, true)
 		}},
-		{name: "through the store, 2 workers", against: same, round: f.throughStore(s)},
+		{name: "through the store, 2 workers, one asks", against: same, round: f.throughStore(s, 1)},
+		{name: "64 ask", against: same, atLeast: 0.7, round: f.throughStore(s, 64)},
+		{name: "800 ask", against: same, round: f.throughStore(s, connections*pipeline)},
 	}
 	if err := takeTurns(ctx, s.rounds, kinds); err != nil {
 		return err
@@ -94,22 +103,25 @@ func (f *fleet) ownLoad(s settings, n int) func(context.Context) (sample, error)
 	}
 }
 
-// inNew places ids in a namespace that begins with 1,000 rows.
-func (f *fleet) inNew(s settings, workers int, prefer bool) func(context.Context) (sample, error) {
+// inNew places ids in a namespace that begins with 1,000 rows, so many in one call.
+func (f *fleet) inNew(s settings, workers, together int, prefer bool) func(context.Context) (sample, error) {
 	return func(ctx context.Context) (sample, error) {
 		namespace := "/" + rand.Text()[:8]
 		view, err := f.populate(ctx, namespace, workers, 1000)
 		if err != nil {
 			return sample{}, err
 		}
-		return f.place(ctx, s, namespace, view, prefer)
+		return f.place(ctx, s, namespace, view, together, prefer)
 	}
 }
 
-// place places new ids, by the script alone.
-func (f *fleet) place(ctx context.Context, s settings, namespace string, view store.View, prefer bool) (sample, error) {
-	all := pipesOf(s.calls, f.commands(ctx, newIDs(namespace, view, prefer)))
-	return f.measure(ctx, s.calls, func() (float64, error) { return all.send(ctx, f.server.Addr(), int64(store.Placed)) })
+// place places new ids, by the script alone. Its rates are of ids.
+func (f *fleet) place(ctx context.Context, s settings, namespace string, view store.View, together int, prefer bool) (sample, error) {
+	all := pipesOf(s.calls/together, f.commands(ctx, together, newIDs(namespace, view, prefer)))
+	return f.measure(ctx, all.n()*together, func() (float64, error) {
+		rate, err := all.send(ctx, f.server.Addr(), int64(store.Placed))
+		return rate * float64(together), err
+	})
 }
 
 // newIDs are requests for ids that nobody has asked for, as a node makes them:
@@ -125,14 +137,15 @@ func newIDs(namespace string, view store.View, prefer bool) func(int) store.Requ
 	}
 }
 
-func (f *fleet) throughStore(s settings) func(context.Context) (sample, error) {
+func (f *fleet) throughStore(s settings, askers int) func(context.Context) (sample, error) {
 	return func(ctx context.Context) (sample, error) {
 		namespace := "/" + rand.Text()[:8]
 		view, err := f.populate(ctx, namespace, 2, 1000)
 		if err != nil {
 			return sample{}, err
 		}
-		return f.measure(ctx, s.calls, func() (float64, error) { return f.resolveAll(ctx, s.calls, newIDs(namespace, view, true)) })
+		per := max(1, s.calls/askers)
+		return f.measure(ctx, per*askers, func() (float64, error) { return f.resolveAll(ctx, askers, per, newIDs(namespace, view, true)) })
 	}
 }
 

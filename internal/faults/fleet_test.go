@@ -4,6 +4,7 @@ package faults_test
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/rand"
 	"encoding/json"
 	"fmt"
@@ -53,6 +54,7 @@ type fleet struct {
 	dir   string // of journals and outputs
 	token string
 	lease time.Duration
+	beat  time.Duration
 	idle  time.Duration
 
 	namespaces []string
@@ -106,6 +108,7 @@ type slot struct {
 type plan struct {
 	workers int
 	lease   time.Duration
+	beat    time.Duration // of heartbeats; heartbeat if 0
 	idle    time.Duration
 	lawless int // the number of a worker that ignores its lease, and is a Go one; -1 for none
 
@@ -132,7 +135,7 @@ func newFleet(t *testing.T, p plan) *fleet {
 		}
 	})
 	f := &fleet{
-		dir: dir, token: "fleet-" + rand.Text(), lease: p.lease, idle: p.idle, unguarded: map[string]bool{},
+		dir: dir, token: "fleet-" + rand.Text(), lease: p.lease, beat: cmp.Or(p.beat, heartbeat), idle: p.idle, unguarded: map[string]bool{},
 		namespaces: p.namespaces,
 		http:       &http.Client{Transport: &http.Transport{}, Timeout: 5 * time.Second},
 	}
@@ -282,7 +285,7 @@ func (f *fleet) startWorker(t *testing.T, s *slot) {
 		"APP_NAMESPACES=" + strings.Join(f.namespaces, ","), "FAULTS_CLOCK=" + s.clock.path,
 		"APP_PINBOARD_URL=http://" + s.out.Addr(), "APP_TOKEN=" + f.token, "APP_ADVERTISE_URL=http://" + s.gate.Addr(),
 		// Not all at one beat, else they would all come back from a flush at once.
-		"APP_HEARTBEAT=" + inSeconds(heartbeat-time.Duration(s.number)*heartbeat/20), "APP_BUFFER=" + inSeconds(buffer), "APP_LEASE=" + inSeconds(f.lease),
+		"APP_HEARTBEAT=" + inSeconds(f.beat-time.Duration(s.number)*f.beat/20), "APP_BUFFER=" + inSeconds(buffer), "APP_LEASE=" + inSeconds(f.lease),
 		"APP_IDLE=" + inSeconds(f.idle), "APP_DRAIN=" + inSeconds(drain), "APP_TICK=" + inSeconds(tick),
 	}
 	if s.lawless {

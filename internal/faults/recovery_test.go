@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -85,11 +84,6 @@ func recoveries() []recovery {
 			}},
 		recovery{name: "another node killed", bound: "nothing noticed", cause: func(t *testing.T, f *fleet, _ *slot) func() {
 			return f.inflict(t, faults.Step{Fault: faults.NodeKilled, Target: 1})
-		}},
-		recovery{name: "another node frozen", bound: "nothing noticed", cause: func(_ *testing.T, f *fleet, _ *slot) func() {
-			p := f.nodes[1].process
-			p.signal(syscall.SIGSTOP)
-			return func() { p.signal(syscall.SIGCONT) }
 		}},
 	)
 }

@@ -45,7 +45,7 @@ func TestAScriptThatComesLateNeitherPlacesNorQuarantines(t *testing.T) {
 	b := openBucket(t)
 	b.candidate(t, "s1", 5)
 	req := store.Request{Namespace: "/counters", ID: "x", View: store.AnyView, BalanceFactor: 1}
-	a := b.calling(t, b.resolveCall(req, 1, false))
+	a := b.resolving(t, 1, req)[0]
 	require.Equal(t, int64(outcomeStepped), a.int())
 	require.Equal(t, "0", b.do1(t, "HGET", b.meta(), "quarantine"))
 	require.Equal(t, store.Placed, b.ask(t, "x").Outcome)

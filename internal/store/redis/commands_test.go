@@ -173,3 +173,42 @@ func TestWhatOthersHaveCostsNothing(t *testing.T) {
 	_, now = d.counted(t, place)
 	require.LessOrEqual(t, now, placeCost)
 }
+
+// Ids that go together share all but what their rows take; and in the worst case, where
+// nothing is as it mostly is, they are no more work than one script may be.
+func TestIdsThatGoTogetherShareTheirCommands(t *testing.T) {
+	t.Parallel()
+	d := openCounted(t)
+	b := bucketOf{directory: d, bucketKeys: d.keys.bucket("/counters", 0)}
+	for i, sid := range []string{"preferred", "one", "other"} {
+		b.candidate(t, sid, []float64{1e6, 5e5, 5e5}[i])
+	}
+	place := func(kind, preferred string, factor float64) (commands int) {
+		reqs := make([]store.Request, maxTogether)
+		for i := range reqs {
+			reqs[i] = store.Request{
+				Namespace: "/counters", ID: fmt.Sprint(kind, i), Preferred: preferred, View: store.AnyView, BalanceFactor: factor,
+				Dice: store.Dice{uint32(i), uint32(i), uint32(i)},
+			}
+		}
+		scripts, commands := d.counted(t, func() {
+			for _, a := range b.resolving(t, time.Now().Add(time.Hour).UnixMicro(), reqs...) {
+				require.Equal(t, int64(store.Placed), a.int())
+			}
+		})
+		require.Equal(t, 1, scripts)
+		t.Logf("%s: %d commands", kind, commands)
+		return commands
+	}
+	place("first", "preferred", 2)
+	// HGET and HSET of each row, and HLEN and SETBIT where it is the first of its hash.
+	const each, shared = 4, 7
+	require.LessOrEqual(t, place("alike", "preferred", 2), each*maxTogether+shared)
+
+	b.do1(t, "HSET", b.meta(), "quarantine", "1", "quarantined", "1")
+	for i := range maxTogether {
+		id := fmt.Sprint("worst", i)
+		b.do1(t, "HSET", b.rows(d.keys.leaf(id)), id, "1a gone")
+	}
+	require.LessOrEqual(t, place("worst", "one", 1), maxCommands)
+}

@@ -53,6 +53,9 @@
 //	                   that is over at the latest: two leases after a heartbeat.
 //	                   Only without a host name
 //
+// And of both, none, which is the beginning alone and is never there: see Slots that
+// move.
+//
 // Only the s:, u:, c:, w:, x:, g:, m:, hosts and sweep keys have a TTL. No other
 // key makes a session live: its s: record alone does, in the fleet and in each
 // bucket, and only register.lua and join.lua create one. Whatever meets the sid
@@ -68,6 +71,16 @@
 // time the bucket can have reached, and resolve.lua places nothing past that. The
 // node then has the bucket placed under quarantine for a lease, as a store that
 // has lost its memory. See clocks for what a node does not notice.
+//
+// # Slots that move
+//
+// A Redis Cluster that gives a slot to another node moves its keys one after the
+// other, and lets a script run on either of the two that has all of the keys that the
+// script names. What else it reads and has not come yet, or has gone, may look as if it
+// were not there: an id without its row, a session without its record. So scripts that
+// change something, or say that a session or the row of an id is gone, for what they do
+// not name and is not there, name a key that never is, none: Redis refuses them as long as
+// the slot moves (TRYAGAIN), before they have begun.
 //
 // # Rows
 //
@@ -136,6 +149,15 @@
 // epochs goes to floor first, which registrations bring to new buckets, so that
 // epochs rise even where the clock was set back. If it comes back it has a
 // quarantine.
+//
+// # Ids that go together
+//
+// Ids of one bucket that are asked for at the same time gather, and go in one run of
+// resolve.lua, which goes through them in turn: see gathering. A run that Redis
+// refuses has written nothing. One that an id fails, whose row is of another kind than told
+// above, has placed, counted and answered those before it, and the others are asked for
+// alone. And what a run has written whose answer is lost is found by whoever asks again. The
+// epochs of all ids are taken before the first of them has its row.
 //
 // # Calls that run twice
 //

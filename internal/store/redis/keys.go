@@ -77,6 +77,7 @@ func (b fleetKeys) sweep() string                   { return string(b) + "sweep"
 func (b fleetKeys) floor() string                   { return string(b) + "floor" }
 func (b fleetKeys) events() string                  { return string(b) + "events" }
 func (b fleetKeys) moves() string                   { return string(b) + "moves" }
+func (b fleetKeys) none() string                    { return string(b) }
 
 // bucketKeys makes the keys of one bucket.
 type bucketKeys string
@@ -90,6 +91,7 @@ func (b bucketKeys) clients() string           { return string(b) + "clients" }
 func (b bucketKeys) leaves() string            { return string(b) + "leaves" }
 func (b bucketKeys) generation() string        { return string(b) + "generation" }
 func (b bucketKeys) hosts() string             { return string(b) + "hosts" }
+func (b bucketKeys) none() string              { return string(b) }
 
 // escape writes all but letters, digits, '_' and '-' as %XX, so that no text
 // can end a hash tag or look like another one.

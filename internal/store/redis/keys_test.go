@@ -48,7 +48,7 @@ var oddTexts = []string{
 }
 
 func keysOf(b bucketKeys, names ...string) []string {
-	all := []string{b.meta(), b.sessions(), b.candidates(), b.clients(), b.leaves(), b.hosts(), b.rows(0), b.rows(1), b.rows(65535)}
+	all := []string{b.meta(), b.sessions(), b.candidates(), b.clients(), b.leaves(), b.hosts(), b.none(), b.rows(0), b.rows(1), b.rows(65535)}
 	for _, name := range names {
 		all = append(all, b.session(name))
 	}
@@ -56,7 +56,7 @@ func keysOf(b bucketKeys, names ...string) []string {
 }
 
 func fleetKeysOf(f fleetKeys, names ...string) []string {
-	all := []string{f.live(), f.namespaces(), f.sweep(), f.floor(), f.events(), f.moves()}
+	all := []string{f.live(), f.namespaces(), f.sweep(), f.floor(), f.events(), f.moves(), f.none()}
 	for _, name := range names {
 		all = append(all, f.session(name), f.client(name), f.messages(name), f.superseded(name), f.url(urlDigest(name)),
 			string(f)+"g:"+escape(name), string(f)+"m:"+escape(name)+":0.", string(f)+"m:"+escape(name)+":x0.")

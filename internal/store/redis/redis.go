@@ -35,7 +35,9 @@ type directory struct {
 	sweeps rotation
 	clocks clocks
 	lines  lines
-	bulk   chan struct{} // has one for each part of long work that is under way
+	// gathering is of those who ask for ids.
+	gathering gathering
+	bulk      chan struct{} // has one for each part of long work that is under way
 }
 
 // memory is store.ClientMemory in milliseconds.

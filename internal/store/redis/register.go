@@ -190,7 +190,7 @@ func (d *directory) reclaim(ctx context.Context, r *registering) (duplicates []w
 		for _, n := range g.items {
 			args = append(args, refs[n].ID, d.keys.leaf(refs[n].ID))
 		}
-		calls[i] = reclaimScript.with([]string{g.bucket.meta(), g.bucket.session(r.SessionID)}, args...)
+		calls[i] = reclaimScript.with([]string{g.bucket.meta(), g.bucket.session(r.SessionID), g.bucket.none()}, args...)
 	}
 	var taken []int // by others
 	for _, some := range inParts(calls) {
@@ -222,7 +222,7 @@ func (d *directory) retire(ctx context.Context, r *registering) error {
 	var calls []call
 	for _, b := range d.keys.buckets(r.spaces) {
 		calls = append(calls, retireScript.with(
-			[]string{b.meta(), b.sessions(), b.candidates(), b.clients()},
+			[]string{b.meta(), b.sessions(), b.candidates(), b.clients(), b.none()},
 			string(b), r.SessionID, r.ClientID, r.generation,
 		))
 	}
@@ -251,7 +251,7 @@ func (d *directory) settle(ctx context.Context, r *registering) (left time.Durat
 func (d *directory) leave(ctx context.Context, sid string, bindings []string) error {
 	var calls []call
 	for _, b := range d.keys.buckets(bindings) {
-		calls = append(calls, leaveScript.with([]string{b.meta(), b.sessions(), b.candidates()}, string(b), sid))
+		calls = append(calls, leaveScript.with([]string{b.meta(), b.sessions(), b.candidates(), b.none()}, string(b), sid))
 	}
 	return firstError(d.runAll(ctx, calls))
 }

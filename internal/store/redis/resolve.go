@@ -24,13 +24,13 @@ const (
 	outcomeStepped store.Outcome = 8
 )
 
-// Resolve asks one script; see resolve.lua.
+// Resolve asks one script, together with others that ask at the same time; see
+// resolve.lua and gathering.
 func (d *directory) Resolve(ctx context.Context, req store.Request) (store.Result, error) {
 	bucket := d.keys.of(store.Bind(req.Hostname, req.Namespace), req.ID)
 	set := false
 	for range maxAgain {
-		sent := time.Now()
-		a := d.run(ctx, d.resolveCall(req, d.clocks.limit(bucket, sent), set))
+		a, sent := d.resolve(ctx, bucket, req, set)
 		outcome := store.Outcome(a.int())
 		switch {
 		case a.err != nil:
@@ -67,32 +67,34 @@ func (d *directory) Resolve(ctx context.Context, req store.Request) (store.Resul
 func (d *directory) clear(ctx context.Context, req store.Request, sid string) error {
 	b := d.keys.of(store.Bind(req.Hostname, req.Namespace), req.ID)
 	return d.run(ctx, lapsedScript.with(
-		[]string{b.meta(), b.sessions(), b.candidates()}, string(b), sid, clearTogether,
+		[]string{b.meta(), b.sessions(), b.candidates(), b.none()}, string(b), sid, clearTogether,
 	)).err
 }
 
-func (d *directory) resolveCall(req store.Request, limit int64, set bool) call {
-	bucket, leaf := d.keys.of(store.Bind(req.Hostname, req.Namespace), req.ID), d.keys.leaf(req.ID)
-	keys := []string{bucket.meta(), bucket.candidates(), bucket.rows(leaf)}
-	if set {
+// resolveCall asks for ids that are alike. The limit is the highest time that the
+// bucket's clock can have reached, 0 if that is not known.
+func (d *directory) resolveCall(key alike, limit int64, reqs ...store.Request) call {
+	const shared, each, rare = 5, 4, 3 // see resolve.lua
+	if key.set {
 		limit = -1
 	}
-	// Each argument costs Redis time: what few answers need is one of them.
-	rest := make([]byte, 0, 64)
-	for _, n := range [...]int64{d.lease, int64(req.Dice[0]), int64(req.Dice[1]), int64(req.Dice[2])} {
-		rest = append(strconv.AppendInt(rest, n, 10), ' ')
+	args := make([]string, 0, shared+each*len(reqs)+rare)
+	args = append(args, string(key.bucket), strconv.FormatInt(key.view, 10), strconv.FormatFloat(key.factor, 'g', -1, 64),
+		strconv.FormatInt(limit, 10), strconv.FormatInt(d.lease, 10))
+	for _, one := range reqs {
+		dice := make([]byte, 0, 36)
+		for _, n := range one.Dice {
+			dice = append(strconv.AppendUint(dice, uint64(n), 10), ' ')
+		}
+		dice = append(dice, cmp.Or(one.PreferredBy, store.ByAffinity).Letter()...)
+		args = append(args, one.ID, strconv.Itoa(d.keys.leaf(one.ID)), one.Preferred, string(dice))
 	}
-	rest = append(rest, cmp.Or(req.PreferredBy, store.ByAffinity).Letter()...)
-	args := make([]string, 8, 12)
-	args[0], args[1], args[2] = string(bucket), req.ID, req.Preferred
-	args[3], args[4] = strconv.FormatInt(req.View, 10), strconv.FormatFloat(req.BalanceFactor, 'g', -1, 64)
-	args[5], args[6], args[7] = strconv.FormatInt(limit, 10), strconv.Itoa(leaf), string(rest)
-	if r := req.Refused; r != nil {
-		args = append(args, req.Unless, r.SessionID, r.ClientID, strconv.FormatInt(r.Epoch, 10))
-	} else if req.Unless != "" {
-		args = append(args, req.Unless)
+	if r := key.refused; r != nil {
+		args = append(args, key.unless, strconv.FormatInt(r.Epoch, 10)+" "+r.SessionID, r.ClientID)
+	} else if key.unless != "" {
+		args = append(args, key.unless)
 	}
-	return call{script: resolveScript, keys: keys, args: args}
+	return call{script: resolveScript, keys: []string{key.bucket.meta(), key.bucket.candidates(), key.bucket.none()}, args: args}
 }
 
 func result(outcome store.Outcome, a *answer) store.Result {

@@ -31,6 +31,19 @@ func (b bucketOf) resolve(t *testing.T, req store.Request) (outcome store.Outcom
 	return res.Outcome, res.SessionID
 }
 
+// resolving asks for ids that are alike in one run of the script.
+func (b bucketOf) resolving(t *testing.T, limit int64, reqs ...store.Request) []*answer {
+	t.Helper()
+	whole := b.calling(t, b.resolveCall(likeness(b.bucketKeys, reqs[0]), limit, reqs...))
+	answers := make([]*answer, len(reqs))
+	for i := range answers {
+		answers[i] = whole.list()
+	}
+	require.NoError(t, whole.err)
+	require.False(t, whole.more())
+	return answers
+}
+
 func (b bucketOf) candidate(t *testing.T, sid string, headroom float64) {
 	t.Helper()
 	b.do1(t, "HSET", b.meta(), "quarantine", "0")
@@ -159,7 +172,7 @@ func TestResolveGetsPastManyLapsedSessions(t *testing.T) {
 		b.lapse(t, fmt.Sprint("gone", i))
 	}
 	req := store.Request{Namespace: "/counters", ID: "x", View: store.AnyView, BalanceFactor: 2}
-	require.Zero(t, b.calling(t, b.resolveCall(req, 0, false)).int(), "it is to be asked again")
+	require.Zero(t, b.resolving(t, 0, req)[0].int(), "it is to be asked again")
 	outcome, sid := b.resolve(t, req)
 	require.Equal(t, store.Placed, outcome)
 	require.Equal(t, "lives", sid)
@@ -179,7 +192,7 @@ func TestWhereAllHaveLapsedTheyAreClearedTogether(t *testing.T) {
 		b.lapse(t, fmt.Sprint("gone", i))
 	}
 	req := store.Request{Namespace: "/counters", ID: "x", View: store.AnyView, BalanceFactor: 2}
-	a := b.calling(t, b.resolveCall(req, 0, false))
+	a := b.resolving(t, 0, req)[0]
 	require.Zero(t, a.int())
 	require.NoError(t, b.clear(t.Context(), req, a.text()))
 	require.Equal(t, "0", b.do1(t, "ZCARD", b.sessions()))

@@ -34,7 +34,7 @@ func (d *directory) lookupAll(ctx context.Context, refs []wire.Ref) ([]found, er
 		for _, n := range g.items {
 			args = append(args, refs[n].ID, d.keys.leaf(refs[n].ID))
 		}
-		calls[i] = lookupScript.with([]string{g.bucket.leaves()}, args...)
+		calls[i] = lookupScript.with([]string{g.bucket.leaves(), g.bucket.none()}, args...)
 	}
 	rows := make([]found, len(refs))
 	answers := d.runAll(ctx, calls)
@@ -104,7 +104,7 @@ func (d *directory) Release(ctx context.Context, releases []wire.Release) (int, 
 			r := releases[n]
 			args = append(args, r.SessionID, r.Epoch, r.ID, d.keys.leaf(r.ID))
 		}
-		calls[i] = releaseScript.with([]string{g.bucket.leaves()}, args...)
+		calls[i] = releaseScript.with([]string{g.bucket.leaves(), g.bucket.none()}, args...)
 	}
 	freed := 0
 	for _, some := range inParts(calls) {

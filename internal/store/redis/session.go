@@ -32,7 +32,11 @@ func (s state) call(b bucketKeys) call {
 	if s.renew > 0 {
 		args = append(args, s.renew, s.headroom)
 	}
-	return applyScript.with([]string{b.meta(), b.sessions(), b.candidates(), b.session(s.sid)}, args...)
+	keys := []string{b.meta(), b.sessions(), b.candidates(), b.session(s.sid)}
+	if s.stopped {
+		keys = append(keys, b.generation())
+	}
+	return applyScript.with(keys, args...)
 }
 
 // apply brings the session's buckets up to the state. It returns what is left
@@ -207,7 +211,7 @@ func (d *directory) read(ctx context.Context, sids []string) ([]*store.Session, 
 		for _, sid := range some {
 			args = append(args, sid)
 		}
-		calls = append(calls, sessionsScript.with([]string{fleet.live()}, args...))
+		calls = append(calls, sessionsScript.with([]string{fleet.live(), fleet.none()}, args...))
 	}
 	sessions := make([]*store.Session, 0, len(sids))
 	for _, a := range d.runAll(ctx, calls) {
@@ -300,7 +304,7 @@ func (d *directory) States(ctx context.Context, keys []store.SessionKey) ([]stor
 		for _, key := range some {
 			args = append(args, key.SessionID, key.ClientID)
 		}
-		calls = append(calls, statesScript.with([]string{fleet.live()}, args...))
+		calls = append(calls, statesScript.with([]string{fleet.live(), fleet.none()}, args...))
 	}
 	states := make([]store.SessionState, 0, len(keys))
 	for _, a := range d.runAll(ctx, calls) {

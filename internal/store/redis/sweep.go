@@ -86,7 +86,7 @@ func (s *sweeping) sweep(ctx context.Context, buckets []bucketKeys) (removed int
 		calls := make([]call, len(some))
 		for i, b := range some {
 			calls[i] = sweepScript.with(
-				[]string{b.meta(), b.sessions(), b.candidates(), b.clients(), b.leaves()},
+				[]string{b.meta(), b.sessions(), b.candidates(), b.clients(), b.leaves(), b.none()},
 				string(b), max(1, look/int64(len(some))), sweepSessions, entryMemory.Milliseconds(),
 			)
 		}

@@ -46,7 +46,7 @@ func Run(t *testing.T, in Environment) {
 		placementRules, choiceRules, viewRules, quarantineRules, releaseRules,
 		registerRules, reclaimRules, pageRules,
 		bindingRules, epochRules, envRules,
-		leaseRules, drainRules, eventRules, windDownRules, stateRules, sweepRules, nameRules, raceRules, knownRules,
+		leaseRules, drainRules, eventRules, windDownRules, stateRules, sweepRules, nameRules, raceRules, togetherRules, knownRules,
 	) {
 		t.Run(r.name, func(t *testing.T) {
 			t.Parallel()

@@ -1,7 +1,7 @@
 -- apply brings a session's record in a bucket up to the fleet's. A state that
 -- comes later than a newer one is ignored.
 --
--- KEYS  meta, sessions, candidates, session
+-- KEYS  meta, sessions, candidates, session; of one that is stopped, generation
 -- ARGV  sid, version of the state, takes placements, stopped, and for a
 --       heartbeat: lease ms, headroom
 -- Answer: what is left of the lease in ms; -1 if the session is not there, or

@@ -1,6 +1,6 @@
 -- lapsed clears a session that was met and is gone, and others that have lapsed.
 --
--- KEYS  meta, sessions, candidates
+-- KEYS  meta, sessions, candidates, none
 -- ARGV  base, sid, the most of the others to clear
 -- Answer: 1.
 

@@ -1,6 +1,6 @@
 -- leave ends a session in a bucket.
 --
--- KEYS  meta, sessions, candidates
+-- KEYS  meta, sessions, candidates, none
 -- ARGV  base, sid
 -- Answer: 1.
 

@@ -1,6 +1,6 @@
 -- lookup reads rows whose owners are live.
 --
--- KEYS  leaves
+-- KEYS  leaves, none
 -- ARGV  base, then id and leaf of each
 -- Answer: for each id {} if it is not placed, else {epoch, sid, clientId,
 -- letter of why it is there}.

@@ -1,7 +1,7 @@
 -- reclaim makes ids a session's own unless another client's live session has
 -- them. A row of a session of the same client and secret keeps its epoch.
 --
--- KEYS  meta, session
+-- KEYS  meta, session, none
 -- ARGV  base, sid, clientId, lineage, sids of client and secret (by spaces),
 --       then id and leaf of each
 -- Answer: {0, which ids, counted from 0, others have…}; {-1} if the session is

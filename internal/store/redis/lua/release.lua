@@ -1,7 +1,7 @@
 -- release frees rows that are still of the session and, if it is not 0, the
 -- epoch named.
 --
--- KEYS  leaves
+-- KEYS  leaves, none
 -- ARGV  base, then sid, epoch, id and leaf of each
 -- Answer: how many were freed.
 

@@ -1,7 +1,7 @@
 -- retire ends the earlier sessions of a client in a bucket, and keeps late
 -- registrations of theirs out.
 --
--- KEYS  meta, sessions, candidates, clients
+-- KEYS  meta, sessions, candidates, clients, none
 -- ARGV  base, sid, clientId, generation
 -- Answer: 1, or 0 if a later generation of the client has been here.
 

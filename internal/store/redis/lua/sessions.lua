@@ -1,7 +1,7 @@
 -- sessions reads records of sessions, and takes those that are gone from the
 -- list of live ones.
 --
--- KEYS  live
+-- KEYS  live, none
 -- ARGV  base, sids…
 -- Answer: for each sid {} if it is not there, else {clientId, record (JSON),
 -- namespaces (by lines), headroom, draining, degraded, active, stopped,

@@ -1,6 +1,6 @@
 -- states says what became of sessions.
 --
--- KEYS  live
+-- KEYS  live, none
 -- ARGV  base, then sid and clientId of each
 -- Answer: of each, two in a row: left of the lease in ms, -1 if the session
 -- has ended, -2 if its client is forgotten, too; the sid of its successor or ''.

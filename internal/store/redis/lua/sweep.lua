@@ -3,7 +3,7 @@
 -- are looked for only after a session has ended that may have left some, in
 -- passes over all leaves, which take many calls.
 --
--- KEYS  meta, sessions, candidates, clients, leaves
+-- KEYS  meta, sessions, candidates, clients, leaves, none
 -- ARGV  base, how much to look at (rows, and two for each hash of them), the
 --       most lapsed sessions to look at, how long clients' entries are kept (ms)
 -- Answer: {removed rows, how much was looked at, 1 if more is left, the last epoch if
