@@ -1,6 +1,0 @@
-//go:build !race
-
-package pinboard
-
-// raced is how often the race detector allocates for a request.
-const raced = 0
