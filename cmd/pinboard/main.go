@@ -119,6 +119,7 @@ func serve(ctx context.Context, env pinboard.Environment, certified *certificate
 		IdleTimeout:       75 * time.Second,
 		MaxHeaderBytes:    limits.URLBytes + limits.HeaderBytes + 4*limits.HeaderLines, // with ": " and the ends of lines
 		ErrorLog:          zap.NewStdLog(log.Named("http")),
+		ConnState:         limited.follow,
 	}
 	speak(server, env.H2C, certified, log)
 	// Runs once the listener is closed, so that no new request is turned away.
