@@ -75,8 +75,9 @@ local function look(from)
   end
 end
 
--- lease returns what a worker's has left: no more than one of this node's, for only if
--- the clock was set back it is more, and is then cut down to what it was.
+-- lease returns what a worker's has left, false if it is gone. A quarantine is as long
+-- as a lease, which all nodes have in common: only if the clock was set back, more
+-- can be left, and is cut down to what the record tells.
 local quarantine = ARGV[5] + 0
 local function lease(sid)
   local left = leases[sid]
