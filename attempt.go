@@ -248,6 +248,7 @@ func (e *exchange) attachBody(req *upstream.Request, a *attempt) error {
 		_ = a.body.Close()
 		return open()
 	}
+	req.Progress = late.watch
 	req.Expect = e.expects
 	req.Length = e.r.ContentLength
 	if len(e.trailers) > 0 {

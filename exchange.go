@@ -204,7 +204,9 @@ func (e *exchange) try(rt route) outcome {
 		if a, refused, err = e.sendElsewhere(first); err != nil {
 			return outcome{err: err}
 		}
-		if a != first {
+		if a == first {
+			refused = refused && !e.bare(a) // it may be the application's: nothing waits for another
+		} else {
 			if refused = e.refusedInBand(a); refused && e.givesUp(a) {
 				e.free(a.refusal(), a.lease.Hostname) // its row must not stay
 			}

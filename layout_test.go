@@ -6,6 +6,8 @@ import (
 	"go/parser"
 	"go/token"
 	"io"
+	"io/fs"
+	"os"
 	"os/exec"
 	"path"
 	"path/filepath"
@@ -113,6 +115,33 @@ func TestImportsPointTheRightWay(t *testing.T) {
 			require.False(t, slices.Contains(p.Imports, "net/http"), "%s must not know HTTP", p.ImportPath)
 		}
 	}
+}
+
+// .ci/test finds what counts allocations by the import and the name, and builds it
+// without the race detector.
+func TestWhatCountsAllocationsIsFoundByItsName(t *testing.T) {
+	t.Parallel()
+	counting := 0
+	require.NoError(t, filepath.WalkDir(".", func(name string, _ fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(name, "_test.go") {
+			return err
+		}
+		text, err := os.ReadFile(name)
+		require.NoError(t, err)
+		require.NotContains(t, string(text), "testing.Allocs"+"PerRun", "%s: internal/allocs counts", name)
+		if !strings.Contains(string(text), module+"/internal/allocs\"") {
+			return nil
+		}
+		counting++
+		require.True(t, strings.HasPrefix(string(text), "//go:build !race && !leakcheck\n"), name)
+		for line := range strings.Lines(string(text)) {
+			if strings.HasPrefix(line, "func Test") {
+				require.Contains(t, line, "Allocat", name)
+			}
+		}
+		return nil
+	}))
+	require.Positive(t, counting)
 }
 
 func below(importPath string) string {

@@ -11,8 +11,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
-
-	"github.com/pinboard-go/pinboard/internal/store"
 )
 
 // rawRequest is a request as a server hands it over, of whatever shape.
@@ -98,39 +96,4 @@ func TestSeriesOfNamespacesAreBoundAndEndWithThem(t *testing.T) {
 			require.NotContains(t, name, "/made")
 		}
 	})
-}
-
-func TestOneRequestCostsNoMemoryToObserve(t *testing.T) {
-	f := newFront(t, metered(prometheus.NewPedanticRegistry()))
-	f.register(newFake(t, nil), "a")
-	f.get("/counters/alice")
-	r := rawRequest(http.MethodGet, "/counters/alice", http.Header{})
-	owner := &lease{Session: store.Session{ClientID: "a"}}
-	for name, c := range map[string]func(o *observed){
-		"answered": func(o *observed) {
-			o.sent()
-			o.answered(200)
-			o.wrote(100)
-			o.owner = owner
-		},
-		"refused":  func(o *observed) { o.refused(errNoCandidate) },
-		"cut":      func(o *observed) { o.answered(200); o.cut = cutClient },
-		"panicked": func(*observed) {},
-	} {
-		for _, namespace := range []string{"/counters", "/nobody"} {
-			named := instance{namespace, "alice"}
-			if namespace == "/nobody" && name == "answered" {
-				continue // that would be a namespace that is served
-			}
-			require.Zero(t, testing.AllocsPerRun(200, func() {
-				o := f.pb.observe(r)
-				o.asked(named)
-				c(o)
-				if namespace == "/nobody" && o.reason == reasonNoWorker {
-					o.reason = reasonUnknown
-				}
-				o.end()
-			}), "%s %s", name, namespace)
-		}
-	}
 }

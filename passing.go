@@ -168,13 +168,23 @@ func (p *passing) round() (over bool, err error) {
 		case p.err == io.EOF:
 			return true, nil
 		case p.err != nil:
+			if p.resp.Length < 0 {
+				_ = p.to.flush() // what came before that: see more
+			}
 			return true, p.err
 		}
-		if !p.resp.Ready() {
+		if !p.resp.Ready() && !p.more() {
 			err := p.to.flush()
 			return err != nil, err
 		}
 	}
+}
+
+// more reports whether more of an answer without a length has come, which it looks for if
+// the last read was filled. So the server sends the end of a chunk together with the next,
+// and not in a write of two bytes.
+func (p *passing) more() bool {
+	return p.resp.Length < 0 && p.resp.Socket() != nil && p.resp.Poll(false)
 }
 
 // pull has the kernel pass on what has come already, if that is much. The error is as

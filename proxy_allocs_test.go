@@ -1,3 +1,5 @@
+//go:build !race && !leakcheck
+
 package pinboard
 
 import (
@@ -9,6 +11,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
+
+	"github.com/pinboard-go/pinboard/internal/allocs"
 )
 
 // Not parallel: it counts what the whole process allocates. Client and worker
@@ -50,22 +54,22 @@ func (f *front) allocatesLittle() {
 	t := f.t
 	for name, c := range map[string]struct {
 		request string
-		limit   float64
+		usual   float64
 	}{
-		http.MethodGet:  {"GET /counters/alice/json HTTP/1.1\r\nHost: p\r\n\r\n", 27},
-		http.MethodPost: {"POST /counters/alice/json HTTP/1.1\r\nHost: p\r\nContent-Length: 4\r\n\r\nbody", 39},
+		http.MethodGet:  {"GET /counters/alice/json HTTP/1.1\r\nHost: p\r\n\r\n", 26},
+		http.MethodPost: {"POST /counters/alice/json HTTP/1.1\r\nHost: p\r\nContent-Length: 4\r\n\r\nbody", 38},
 	} {
 		client := f.dial()
 		head := client.ask(t, c.request)
 		request := []byte(c.request)
 		buf := make([]byte, head)
 		var err error
-		n := testing.AllocsPerRun(500, func() {
+		n := allocs.PerCall(t, func() {
 			_, _ = client.Write(request)
 			_, err = io.ReadFull(client.Conn, buf)
 		})
 		require.NoError(t, err, name)
-		require.LessOrEqual(t, n, c.limit, name)
+		require.LessOrEqual(t, n, c.usual+allocs.Margin, name)
 		require.NoError(t, client.Close())
 	}
 }

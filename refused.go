@@ -26,7 +26,7 @@ func (e *exchange) refusedInBand(a *attempt) bool {
 	case http.StatusServiceUnavailable:
 	case http.StatusForbidden:
 		// It may have another session by now, or be another process.
-		return a.recalled && a.detail() == wire.DetailInvalidAttestation
+		return a.recalled && (e.bare(a) || a.detail() == wire.DetailInvalidAttestation)
 	default:
 		return false
 	}
@@ -44,6 +44,12 @@ func (e *exchange) refusedInBand(a *attempt) bool {
 		return true // it serves the id no more, or not by this epoch
 	}
 	return false
+}
+
+// bare reports whether the answer is an upgrade's 403 without a word, which is
+// a Python worker's for an attestation that is not its own as well as any application's.
+func (e *exchange) bare(a *attempt) bool {
+	return e.upgrade && a.resp.Status == http.StatusForbidden && a.resp.Length <= 0
 }
 
 // drainIsOver reports whether the owner is past the deadline of its drain.

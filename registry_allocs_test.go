@@ -1,3 +1,5 @@
+//go:build !race && !leakcheck
+
 package pinboard
 
 import (
@@ -9,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pinboard-go/pinboard/internal/allocs"
 	"github.com/pinboard-go/pinboard/internal/store"
 	"github.com/pinboard-go/pinboard/passport"
 )
@@ -22,13 +25,12 @@ func TestAFirstRequestAllocatesLittle(t *testing.T) {
 	client := f.dial()
 	request := func(n int) string { return fmt.Sprintf("GET /counters/id-%04d/json HTTP/1.1\r\nHost: p\r\n\r\n", n) }
 	head := client.ask(t, request(0))
-	const runs = 300
-	requests, buf := make([][]byte, 0, runs+1), make([]byte, head)
-	for n := range runs + 1 {
+	requests, buf := make([][]byte, 0, allocs.Calls), make([]byte, head)
+	for n := range allocs.Calls {
 		requests = append(requests, []byte(request(n+1)))
 	}
 	var err error
-	n := testing.AllocsPerRun(runs, func() {
+	n := allocs.PerCall(t, func() {
 		_, _ = client.Write(requests[0])
 		requests = requests[1:]
 		if _, failed := io.ReadFull(client.Conn, buf); failed != nil {
@@ -36,8 +38,7 @@ func TestAFirstRequestAllocatesLittle(t *testing.T) {
 		}
 	})
 	require.NoError(t, err)
-	t.Logf("a first request allocates %.0f times", n)
-	require.LessOrEqual(t, n, 112.0)
+	require.LessOrEqual(t, n, 99.0+allocs.Margin)
 }
 
 // serveProbes answers every connection's first request with one challenge value. It
@@ -92,11 +93,10 @@ func TestAHeartbeatAllocatesLittleHoweverManyBeat(t *testing.T) {
 		_, _ = client.Write(request)
 		_, err = io.ReadFull(client.Conn, buf)
 	}
-	n := testing.AllocsPerRun(300, beat)
+	n := allocs.PerCall(t, beat)
 	require.NoError(t, err)
 	require.NotContains(t, string(buf), "degraded")
-	t.Logf("a heartbeat allocates %.0f times", n)
-	require.LessOrEqual(t, n, 195.0)
+	require.LessOrEqual(t, n, 189.0+allocs.Margin)
 	for i := range 300 {
 		client := fmt.Sprint("other-", i)
 		f.register(&fake{addr: fmt.Sprintf("192.0.2.1:%d", i+1)}, client, anywhere, func(r *store.Registration) {
@@ -104,6 +104,6 @@ func TestAHeartbeatAllocatesLittleHoweverManyBeat(t *testing.T) {
 			r.Instances = map[string][]string{counters_: {client}}
 		})
 	}
-	require.InDelta(t, n, testing.AllocsPerRun(300, beat), 10)
+	require.InDelta(t, n, allocs.PerCall(t, beat), allocs.Margin)
 	require.NoError(t, err)
 }

@@ -30,6 +30,7 @@ func TestAWaitOfManyEndsWhenItsTimeIsOver(t *testing.T) {
 			s, early, ended := ending(&r, limit)
 			s.watch()
 			time.Sleep(2 * time.Hour)
+			synctest.Wait()
 			require.Equal(t, []time.Duration{limit}, *ended)
 			if limit > 2*rounds.Time {
 				require.Len(t, *early, 1)
@@ -49,9 +50,11 @@ func TestAWaitThatRestsHasNoTimer(t *testing.T) {
 			time.Sleep(rounds.Time / 2)
 			s.rest()
 		}
+		synctest.Wait()
 		require.Nil(t, s.timer)
 		require.Empty(t, *early)
 		time.Sleep(time.Hour)
+		synctest.Wait()
 		require.Empty(t, *ended)
 	})
 }
@@ -66,17 +69,21 @@ func TestAWaitThatBeginsAnewHasAllItsTime(t *testing.T) {
 			s.watch()
 			time.Sleep(59 * time.Second)
 		}
+		synctest.Wait()
 		require.Empty(t, *ended)
 		require.Len(t, *early, 3)
 		s.rest()
 		time.Sleep(time.Hour)
+		synctest.Wait()
 		require.Empty(t, *ended)
 		s.watch()
 		time.Sleep(time.Hour)
+		synctest.Wait()
 		require.Equal(t, []time.Duration{3*59*time.Second + time.Hour + time.Minute}, *ended)
 		s.stop()
 		s.watch()
 		time.Sleep(time.Hour)
+		synctest.Wait()
 		require.Len(t, *ended, 1, "it is over for good")
 	})
 }

@@ -1,7 +1,6 @@
 package pinboard
 
 import (
-	"context"
 	"net/http"
 	"net/netip"
 	"os"
@@ -357,35 +356,4 @@ func TestTheProcesssProviderCountsOnceThereIsOne(t *testing.T) {
 	f.get("/counters/alice", "traceparent: "+clientParent)
 	require.Equal(t, clientParent, w.seen()[3].header.Get("Traceparent"), "this node is to have none")
 	require.Len(t, spans.Ended(), 6)
-}
-
-// Not parallel: it counts what the whole process allocates.
-func TestWithoutAProviderTracingAllocatesNothing(t *testing.T) {
-	for name, opts := range map[string]Options{"none": {}, "noop": {TracerProvider: noop.NewTracerProvider()}} {
-		traces := newTraces(&opts)
-		e := &exchange{r: &http.Request{}, x: &proxy{p: &Pinboard{}}}
-		v, c := &visit{r: e.r}, &e.call
-		a := &attempt{}
-		fields := make([]byte, 0, 10)
-		n := testing.AllocsPerRun(100, func() {
-			l := traces.enter()
-			l.begin(v, c, nil)
-			_ = l.strip(e.r)
-			l.waits()
-			l.waited(nil)
-			g := l.attempt(e, route{})
-			_ = g.inject(fields)
-			g.answered(nil)
-			g.failed(e, a, context.Canceled)
-			l.answered(200)
-			l.refused(nil)
-			l.pair(a).relayed(e, a, context.Canceled)
-			l.pair(a).tunnelled(nil)
-			l.outlive(a).end()
-			g.end()
-			l.end()
-		})
-		require.Zero(t, n, name)
-		require.Nil(t, traces.tracer(), name)
-	}
 }

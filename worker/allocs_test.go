@@ -1,4 +1,4 @@
-//go:build !race
+//go:build !race && !leakcheck
 
 package worker
 
@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pinboard-go/pinboard/internal/allocs"
 	"github.com/pinboard-go/pinboard/internal/attest"
 	"github.com/pinboard-go/pinboard/internal/wire"
 )
@@ -56,6 +57,6 @@ func TestARequestIsOneAllocationMoreThanAPlainOne(t *testing.T) {
 			}
 		}
 		serve()
-		require.InDelta(t, c.want, testing.AllocsPerRun(200, serve), 0, name)
+		require.InDelta(t, c.want, allocs.PerCall(t, serve), 0, name)
 	}
 }

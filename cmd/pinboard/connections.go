@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"io"
 	"net"
@@ -9,7 +10,6 @@ import (
 	"net/netip"
 	"slices"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"go.uber.org/zap"
@@ -27,7 +27,9 @@ const (
 	// otherFiles is how many files the process needs for itself, the pipes of long
 	// answers among them.
 	otherFiles = 256
-	// fullEvery is how often the log says that connections are turned away.
+	// manyFiles is how many files may be open where nothing bounds them.
+	manyFiles = 1 << 30
+	// fullEvery is how often the log says that connections are turned away, or cut.
 	fullEvery = 10 * time.Second
 
 	// turnedAway is sent on a connection too many, whatever it is about to ask.
@@ -36,16 +38,21 @@ const (
 		`{"error":"this node has as many connections as it may"}`
 )
 
-// connections accepts only so many connections at once. Those too many are
-// answered and closed: in a queue nobody would know of them.
+// connections accepts only so many connections at once. One too many takes the place
+// of one of the network that has the most, if that has more than its own; else it is
+// answered and closed: in a queue nobody would know of it.
 type connections struct {
 	net.Listener
 	quota   *quota.Quota[netip.Prefix]
+	crowd   *crowd
 	trusted []netip.Prefix
 	log     *zap.Logger
-	said    time.Time // when the log last told; Accept is not called twice at once
 	refused atomic.Int64
 	leaves  inbound.Leaves
+	cut     atomic.Int64
+
+	// When the log last told; Accept is not called twice at once.
+	saidRefused, saidCut time.Time
 }
 
 // limitConnections bounds the connections of a listener as the environment says.
@@ -63,16 +70,7 @@ func limitConnections(l net.Listener, env *pinboard.Environment, log *zap.Logger
 	if each == 0 {
 		each = max(1, most/shares)
 	}
-	return &connections{Listener: l, quota: quota.New[netip.Prefix](most, each), trusted: env.Options.TrustedProxies, log: log}
-}
-
-// openFiles returns how many files the process may have open.
-func openFiles() int {
-	var limit syscall.Rlimit
-	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil || limit.Cur > 1<<30 {
-		return 1 << 30
-	}
-	return int(limit.Cur)
+	return &connections{Listener: l, quota: quota.New[netip.Prefix](most, each), crowd: newCrowd(), trusted: env.Options.TrustedProxies, log: log}
 }
 
 // Accept returns the next connection that is not one too many.
@@ -84,24 +82,88 @@ func (l *connections) Accept() (net.Conn, error) {
 		}
 		site := l.site(conn)
 		fault := l.quota.Take(site)
+		if errors.Is(fault, quota.ErrFull) && l.makeRoom(site) {
+			fault = l.quota.Take(site)
+		}
 		if fault == nil {
-			// main listens on TCP only
-			client, err := inbound.New(conn.(*net.TCPConn), &l.leaves, func() { l.quota.Give(site) })
-			if err == nil {
+			if client := l.count(conn.(*net.TCPConn), site); client != nil { // main listens on TCP only
 				return client, nil
 			}
-			_ = conn.Close() // it was closed already
-			l.quota.Give(site)
 			continue
 		}
 		l.refused.Add(1)
-		if now := time.Now(); now.Sub(l.said) >= fullEvery {
-			l.said = now
+		if now := time.Now(); now.Sub(l.saidRefused) >= fullEvery {
+			l.saidRefused = now
 			l.log.Warn("connections are turned away", zap.Stringer("from", conn.RemoteAddr()), zap.Bool("all", errors.Is(fault, quota.ErrFull)))
 		}
 		// Fits into the buffer of a socket that is new.
 		_, _ = io.WriteString(conn, turnedAway)
 		_ = conn.Close()
+	}
+}
+
+// makeRoom cuts a connection of the network that has the most, if that has more than
+// the site's own network would have. So whoever has few connections gets one more,
+// and who comes again after a cut does not.
+func (l *connections) makeRoom(site netip.Prefix) bool {
+	one := l.crowd.excess(networkOf(site))
+	if one == nil {
+		return false
+	}
+	if !one.idle.Load() {
+		_ = one.SetLinger(0) // an answer that is cut must not look whole
+	}
+	_ = one.Close()
+	l.cut.Add(1)
+	if now := time.Now(); now.Sub(l.saidCut) >= fullEvery {
+		l.saidCut = now
+		l.log.Warn("connections are cut for those of others", zap.Stringer("network", one.network))
+	}
+	return true
+}
+
+// count returns the connection as one that counts until it is closed; nil if it is
+// closed already.
+func (l *connections) count(conn *net.TCPConn, site netip.Prefix) *counted {
+	c := &counted{network: networkOf(site)}
+	c.idle.Store(true)
+	client, err := inbound.New(conn, &l.leaves, func() {
+		if site.IsValid() {
+			l.crowd.leave(c)
+		}
+		l.quota.Give(site)
+	})
+	if err != nil {
+		_ = conn.Close()
+		l.quota.Give(site)
+		return nil
+	}
+	c.Conn = client
+	if site.IsValid() { // what is no trusted proxy's can be cut
+		l.crowd.join(c)
+	}
+	return c
+}
+
+// context is an http.Server's ConnContext.
+func (l *connections) context(ctx context.Context, conn net.Conn) context.Context {
+	if c, ok := conn.(*counted); ok {
+		return c.Context(ctx)
+	}
+	return ctx // TLS, which reads ahead
+}
+
+// follow is an http.Server's ConnState: it notes which connections have a request, and
+// tells those that are taken over.
+func (l *connections) follow(conn net.Conn, state http.ConnState) {
+	if c, ok := conn.(*counted); ok && state == http.StateHijacked {
+		c.HandedOver()
+	}
+	if over, ok := conn.(*tls.Conn); ok {
+		conn = over.NetConn()
+	}
+	if c, ok := conn.(*counted); ok {
+		c.idle.Store(state == http.StateNew || state == http.StateIdle)
 	}
 }
 
@@ -118,17 +180,9 @@ func (l *connections) site(conn net.Conn) netip.Prefix {
 	return quota.Site(addr)
 }
 
-// serve has a server tell connections of what it does with them.
-func (l *connections) serve(server *http.Server) {
-	server.ConnContext = func(ctx context.Context, conn net.Conn) context.Context {
-		if client, ok := conn.(*inbound.Conn); ok {
-			return client.Context(ctx)
-		}
-		return ctx // TLS, which reads ahead
-	}
-	server.ConnState = func(conn net.Conn, state http.ConnState) {
-		if client, ok := conn.(*inbound.Conn); ok && state == http.StateHijacked {
-			client.HandedOver()
-		}
-	}
+// counted is a connection that counts until it is closed.
+type counted struct {
+	*inbound.Conn
+	network netip.Prefix
+	idle    atomic.Bool // nothing of a request has come, or none since the last answer
 }

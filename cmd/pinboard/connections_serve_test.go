@@ -11,7 +11,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/pinboard-go/pinboard"
-	"github.com/pinboard-go/pinboard/internal/inbound"
 )
 
 // The server tells a connection that it is taken over, whose reads must bring something
@@ -32,7 +31,7 @@ func TestTheServerTellsConnectionsOfWhatItDoes(t *testing.T) {
 		if err != nil {
 			return
 		}
-		if _, ours := conn.(*inbound.Conn); !ours {
+		if _, ours := conn.(*counted); !ours {
 			got <- "another connection"
 			return
 		}
@@ -45,7 +44,7 @@ func TestTheServerTellsConnectionsOfWhatItDoes(t *testing.T) {
 			got <- string(one[:n])
 		}
 	}), ReadHeaderTimeout: patience}
-	limited.serve(server)
+	server.ConnState, server.ConnContext = limited.follow, limited.context
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

@@ -50,6 +50,9 @@ func tellMetrics(ctx context.Context, env *pinboard.Environment, conns *connecti
 		prometheus.NewCounterFunc(prometheus.CounterOpts{
 			Name: "pinboard_connections_turned_away_total", Help: "Connections that were one too many.",
 		}, func() float64 { return float64(conns.refused.Load()) }),
+		prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "pinboard_connections_cut_total", Help: "Connections that were cut for one of a network with fewer.",
+		}, func() float64 { return float64(conns.cut.Load()) }),
 	)
 	env.Options.Metrics = registry
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", env.MetricsAddr)

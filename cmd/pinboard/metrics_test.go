@@ -76,7 +76,7 @@ func TestMetricsHaveAPortOfTheirOwnAndClientsANamespaceLess(t *testing.T) {
 	require.Equal(t, http.StatusOK, status, body)
 	for _, line := range []string{
 		`pinboard_refusals_total{namespace="other",reason="unauthenticated"} 1`, "pinboard_store_up 1", "pinboard_connections 1",
-		"pinboard_connections_turned_away_total 0", "go_goroutines ", "process_open_fds ",
+		"pinboard_connections_turned_away_total 0", "pinboard_connections_cut_total 0", "go_goroutines ", "process_open_fds ",
 	} {
 		require.Contains(t, body, "\n"+line)
 	}

@@ -1,4 +1,4 @@
-//go:build !race
+//go:build !race && !leakcheck
 
 package attest_test
 
@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pinboard-go/pinboard/internal/allocs"
 	"github.com/pinboard-go/pinboard/internal/attest"
 	"github.com/pinboard-go/pinboard/internal/wire"
 )
@@ -21,12 +22,12 @@ func TestAllocationsOfAttestations(t *testing.T) {
 	} {
 		claims := onBehalfOf[name]
 		token := mint(t, claims)
-		require.InDelta(t, want.mint, testing.AllocsPerRun(100, func() { _, _ = attest.Mint(key, claims, now) }), 0, "mint, %s", name)
+		require.InDelta(t, want.mint, allocs.PerCall(t, func() { _, _ = attest.Mint(key, claims, now) }), 0, "mint, %s", name)
 		v := attest.NewVerifier(key)
 		verify := func() { _, _ = v.VerifyAt(token, session, now) }
 		verify()
-		require.InDelta(t, want.seen, testing.AllocsPerRun(100, verify), 0, "seen, %s", name)
-		require.InDelta(t, want.fresh, testing.AllocsPerRun(100, func() {
+		require.InDelta(t, want.seen, allocs.PerCall(t, verify), 0, "seen, %s", name)
+		require.InDelta(t, want.fresh, allocs.PerCall(t, func() {
 			v.Forget()
 			verify()
 		}), 0, "not seen, %s", name)

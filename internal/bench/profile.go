@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 )
 
@@ -72,7 +71,7 @@ func profile(ctx context.Context, s settings) error {
 	if err := loadAll(ctx, addr, s.calls); err != nil {
 		return err
 	}
-	if err := errors.Join(node.cmd.Process.Signal(syscall.SIGUSR1), node.cmd.Wait()); err != nil {
+	if err := errors.Join(node.cmd.Process.Signal(writeProfile), node.cmd.Wait()); err != nil {
 		return err
 	}
 	text, err := os.ReadFile(written)

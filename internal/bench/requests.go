@@ -6,7 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
+	"net/http/httputil"
 	"os"
 	"strconv"
 	"strings"
@@ -77,6 +79,7 @@ type requestLoad struct {
 	wanted       float64
 	body         []byte // of a POST, nil for a GET
 	big          bool   // the answer is bigAnswer
+	chunks       bool   // the body is in chunks, or the big answer
 }
 
 func (l requestLoad) kind(proxy string, p *proxied) *kind {
@@ -131,7 +134,10 @@ func (l requestLoad) client(ctx context.Context, addr string, first, n int) erro
 			return err
 		}
 		size := answerBytes
-		if l.big {
+		switch {
+		case l.big && l.chunks:
+			size = unknown
+		case l.big:
 			size = bigBytes
 		}
 		if err := readAnswer(in, size); err != nil {
@@ -149,17 +155,26 @@ func (l requestLoad) head(b []byte, i int) []byte {
 	b = append(b, method+"/bench/"...)
 	b = append(b, proxiedID(i)...)
 	what := "/json"
-	if l.big {
+	switch {
+	case l.big && l.chunks:
+		what = "/chunks"
+	case l.big:
 		what = "/big"
 	}
 	b = append(b, what+" HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer "+clientToken+"\r\n"...)
-	if l.body != nil {
+	switch {
+	case l.body != nil && l.chunks:
+		b = append(b, "Transfer-Encoding: chunked\r\n"...)
+	case l.body != nil:
 		b = append(b, "Content-Length: "...)
 		b = strconv.AppendInt(b, int64(len(l.body)), 10)
 		b = append(b, '\r', '\n')
 	}
 	return append(b, '\r', '\n')
 }
+
+// unknown is the size of an answer in chunks.
+const unknown = -1
 
 // readAnswer reads an answer with so many bytes.
 func readAnswer(in *bufio.Reader, size int) error {
@@ -170,6 +185,12 @@ func readAnswer(in *bufio.Reader, size int) error {
 			return fmt.Errorf("read an answer: %w", err)
 		case first && !bytes.Contains(line, []byte(" 200 ")):
 			return fmt.Errorf("answered %q", line)
+		case len(line) == len("\r\n") && size == unknown:
+			if _, err := io.Copy(io.Discard, httputil.NewChunkedReader(in)); err != nil {
+				return err
+			}
+			_, err := in.Discard(len("\r\n"))
+			return err
 		case len(line) == len("\r\n"):
 			_, err := in.Discard(size)
 			return err

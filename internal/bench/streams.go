@@ -43,11 +43,11 @@ func streams(ctx context.Context, s settings) error {
 		{name: "idle event stream", unit: "KB", wanted: "12 KB"},
 		{name: "event", unit: "µs of CPU", wanted: "1.05"},
 		{name: "delay of an event, median", unit: "µs", wanted: "1.25"},
-		{name: "delay of an event, p99", unit: "µs"},
+		{name: "delay of an event, p99", unit: "µs", wanted: "1.25"},
 		{name: "silent WebSocket", unit: "KB", wanted: "12 KB"},
 		{name: "message of 100 bytes and its echo", unit: "µs of CPU", wanted: "1.08"},
 		{name: "the same, echoes", unit: "/s", wanted: "0.95"},
-		{name: "message of 64 KiB and its echo", unit: "µs of CPU"},
+		{name: "message of 64 KiB and its echo", unit: "µs of CPU", wanted: "1.08"},
 		{name: "the same, echoes", unit: "/s", wanted: "0.95"},
 	}
 	for _, f := range figures {

@@ -18,7 +18,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"text/tabwriter"
 	"time"
 
@@ -207,12 +206,6 @@ func serveWorker(ctx context.Context, which string, in io.Reader, out io.Writer)
 // likeWorkers returns a server with the timeouts of a worker's own.
 func likeWorkers(h http.Handler) *http.Server {
 	return &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute}
-}
-
-func processorTime() float64 {
-	var used syscall.Rusage
-	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &used) // fails for no one's own
-	return time.Duration(used.Utime.Nano() + used.Stime.Nano()).Seconds()
 }
 
 // measured is a process with one of the servers.

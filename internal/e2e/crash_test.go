@@ -69,7 +69,7 @@ func TestAFrozenOwnerLosesItsIDAndGivesItUp(t *testing.T) {
 		f.favour(t, other) // a placement that comes too early goes there
 
 		end, _ := subject.leaseEnd(t)
-		subject.signal(t, syscall.SIGSTOP)
+		subject.signal(t, freezes)
 		after := await(t, "the id is served again", func() (state, bool) { return f.addUnlessFrozen(t, "room", subject) })
 		require.Equal(t, 1, after.Count)
 		require.Greater(t, after.Epoch, before.Epoch)
@@ -79,7 +79,7 @@ func TestAFrozenOwnerLosesItsIDAndGivesItUp(t *testing.T) {
 		require.Error(t, stream.awaitEnd(t), "an event stream that was cut must not look whole")
 		require.Error(t, awaitClosed(t, socket))
 
-		subject.signal(t, syscall.SIGCONT)
+		subject.signal(t, thaws)
 		subject.awaitTold(t, "close", "room")
 		awaitTrue(t, "it is registered again", func() bool { l, ok := subject.listed(t); return ok && l.ClientID == subject.clientID })
 		require.Equal(t, 1, subject.stats(t).Reregistrations)
@@ -120,9 +120,9 @@ func TestALateHeartbeatBringsNothingBack(t *testing.T) {
 		before := f.add(t, "room")
 		session, _ := subject.listed(t)
 
-		subject.signal(t, syscall.SIGSTOP)
+		subject.signal(t, freezes)
 		awaitTrue(t, "its lease ends", func() bool { _, ok := subject.listed(t); return !ok })
-		subject.signal(t, syscall.SIGCONT)
+		subject.signal(t, thaws)
 		now := await(t, "it is registered again", func() (listedWorker, bool) { return subject.listed(t) })
 		require.Equal(t, session.ClientID, now.ClientID)
 		require.NotEqual(t, session.SessionID, now.SessionID)

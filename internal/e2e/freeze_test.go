@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -89,7 +88,7 @@ func TestAThawedWorkerAnswersNothing(t *testing.T) {
 	f.favour(t, other)
 
 	direct = subject.attested(t, before.Epoch)
-	subject.signal(t, syscall.SIGSTOP)
+	subject.signal(t, freezes)
 	for range 10 {
 		got.ask(t, "on the way", http.MethodPost, room(subject.url, "room", "add"), direct)
 	}
@@ -100,7 +99,7 @@ func TestAThawedWorkerAnswersNothing(t *testing.T) {
 		f.requirePlaced(t, after[id], other)
 	}
 	require.NoError(t, os.WriteFile(gate, nil, 0o600))
-	subject.signal(t, syscall.SIGCONT)
+	subject.signal(t, thaws)
 
 	got.open.Wait()
 	require.Len(t, got.list, 15)

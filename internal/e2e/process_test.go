@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -107,7 +106,7 @@ func (p *process) pid() int { return p.cmd.Process.Pid }
 func (p *process) signal(t *testing.T, s os.Signal) {
 	t.Helper()
 	require.NoError(t, p.cmd.Process.Signal(s), "signal %s", p.name)
-	if s == syscall.SIGSTOP {
+	if s == freezes {
 		awaitTrue(t, p.name+" stands still", func() bool { return p.stands(t) })
 	}
 }

@@ -91,6 +91,26 @@ func TestAnInflowReadsWhatComesAndHoldsNothingMeanwhile(t *testing.T) {
 	}
 }
 
+// Where much comes, a look before each read would be a third system call for each piece.
+func TestAnInflowIsNotLookedAtAfterAReadThatWasFilled(t *testing.T) {
+	t.Parallel()
+	here, there := sockets(t)
+	var in Inflow
+	in.Init(here)
+	_, err := there.Write(make([]byte, SmallBuffer))
+	require.NoError(t, err)
+	for got := 0; got < SmallBuffer; {
+		in.Await()
+		p, err := in.Next()
+		require.NoError(t, err)
+		got += len(p)
+	}
+	require.False(t, in.drained)
+	require.NoError(t, here.SetReadDeadline(time.Now().Add(time.Minute)))
+	in.Await() // returns, although nothing has come
+	require.NotNil(t, in.buf, "it has not waited")
+}
+
 func TestADeadlineEndsTheWaitOfAnInflow(t *testing.T) {
 	t.Parallel()
 	here, there := sockets(t)

@@ -40,6 +40,9 @@ func (in *Inflow) Init(conn net.Conn) {
 // Await returns when Next has something to do, on a small stack and without a
 // buffer. It may also return at once.
 func (in *Inflow) Await() {
+	if in.n > 0 && !in.drained {
+		return // more is likely there, and a look costs as much as a read
+	}
 	if in.raw != nil {
 		in.done()
 		in.Drop()

@@ -1,5 +1,3 @@
-//go:build unix
-
 package redistest
 
 import (
@@ -224,10 +222,10 @@ func NewClient(t testing.TB, opts rueidis.ClientOption) rueidis.Client {
 
 // Freeze stops the server's process where it is: connections stay open, and
 // nothing is answered until Thaw.
-func (s *Server) Freeze() { s.signal(syscall.SIGSTOP) }
+func (s *Server) Freeze() { s.signal(freeze) }
 
 // Thaw lets a frozen server go on.
-func (s *Server) Thaw() { s.signal(syscall.SIGCONT) }
+func (s *Server) Thaw() { s.signal(thaw) }
 
 func (s *Server) signal(sig syscall.Signal) {
 	s.mu.Lock()

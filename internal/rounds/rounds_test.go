@@ -1,6 +1,7 @@
 package rounds
 
 import (
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,6 +15,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // thing notes when it was asked.
 type thing struct {
 	begun time.Time
+
+	mu    sync.Mutex
 	since uint32
 	asked []time.Duration
 	long  []bool
@@ -21,11 +24,20 @@ type thing struct {
 }
 
 func (t *thing) Due(now uint32) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	t.asked = append(t.asked, time.Since(t.begun))
 	t.long = append(t.long, Long(t.since, now))
 	if t.again != nil {
 		t.again()
 	}
+}
+
+// change changes it between two rounds.
+func (t *thing) change(f func()) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	f()
 }
 
 func TestWhatGoesOnIsAskedOnceAfterARound(t *testing.T) {
@@ -40,6 +52,7 @@ func TestWhatGoesOnIsAskedOnceAfterARound(t *testing.T) {
 			time.Sleep(Time / 7)
 		}
 		time.Sleep(time.Hour)
+		synctest.Wait()
 		for _, one := range all {
 			require.Len(t, one.asked, 1)
 			require.GreaterOrEqual(t, one.asked[0], Time)
@@ -60,12 +73,14 @@ func TestWhatBeganAnewHasNotTakenLong(t *testing.T) {
 		one := &thing{begun: time.Now()}
 		r.Note(one)
 		time.Sleep(Time + time.Microsecond)
-		one.since = r.Now()
+		one.change(func() { one.since = r.Now() })
 		time.Sleep(Time)
+		synctest.Wait()
 		require.Equal(t, []bool{false}, one.long)
-		one.again = func() { one.again = nil; r.Note(one) } // from within
+		one.change(func() { one.again = func() { one.again = nil; r.Note(one) } }) // from within
 		r.Note(one)
 		time.Sleep(time.Hour)
+		synctest.Wait()
 		require.Equal(t, []bool{false, true, true}, one.long)
 	})
 }

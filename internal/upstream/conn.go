@@ -230,7 +230,7 @@ func (c *conn) fill() error {
 	first := !c.heard
 	var n int
 	var err error
-	if c.fd != nil && c.fd.plain {
+	if c.plain() {
 		n, err = c.fd.read()
 	} else {
 		n, err = c.Read(c.in.space())
@@ -249,28 +249,51 @@ func (c *conn) fill() error {
 	return err
 }
 
-// write sends p, in pieces of which none may wait longer than the pause.
-func (c *conn) write(p []byte) error {
-	for c.pause > 0 && len(p) > largeBuffer {
-		if err := c.writePiece(p[:largeBuffer]); err != nil {
+// write sends p. What there is no room for goes in pieces, of which none may wait longer
+// than the pause; progress, if not nil, is called after each of them.
+func (c *conn) write(p []byte, progress func()) (err error) {
+	for {
+		if c.plain() {
+			if p, err = c.fd.write(p); err != nil || len(p) == 0 {
+				return err
+			}
+		}
+		piece := p[:min(len(p), largeBuffer)]
+		if err := c.writePiece(piece); err != nil {
 			return err
 		}
-		p = p[largeBuffer:]
+		if progress != nil {
+			progress()
+		}
+		if p = p[len(piece):]; len(p) == 0 {
+			return nil
+		}
 	}
-	return c.writePiece(p)
 }
 
 func (c *conn) writePiece(p []byte) error {
 	if c.pause > 0 {
-		c.mu.Lock()
-		if !c.aborted {
-			_ = c.SetWriteDeadline(time.Now().Add(c.pause))
-		}
-		c.mu.Unlock()
+		c.writeBy(time.Now().Add(c.pause))
 	}
 	_, err := c.Write(p)
+	if err == nil && c.pause > 0 && c.plain() {
+		c.writeBy(time.Time{}) // which what there is room for goes without
+	}
 	return err
 }
+
+// writeBy sets a deadline for writing, the zero time for none, unless the exchange was
+// aborted.
+func (c *conn) writeBy(t time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.aborted {
+		_ = c.SetWriteDeadline(t)
+	}
+}
+
+// plain reports whether there is a descriptor, and it carries the messages themselves.
+func (c *conn) plain() bool { return c.fd != nil && c.fd.plain }
 
 // alive reports whether an idle connection can be used: nothing has come by it,
 // not its end either.
@@ -278,7 +301,7 @@ func (c *conn) alive() bool { return c.idle.stop() }
 
 // looksItself reports whether sending the request looks at the connection, so
 // that nobody has to before.
-func (c *conn) looksItself(req *Request) bool { return c.fd != nil && c.fd.plain && req.Body == nil }
+func (c *conn) looksItself(req *Request) bool { return c.plain() && req.Body == nil }
 
 // idleness watches an idle connection.
 type idleness interface {

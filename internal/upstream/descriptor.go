@@ -30,6 +30,10 @@ type descriptor struct {
 	waited   bool // see await
 	dry      bool // the last read took all there was
 
+	up    []byte // to be written
+	upErr error
+	push  func(fd uintptr) bool // onWritable, made once
+
 	out  []byte // to be written before the read
 	n    int    // read
 	err  error
@@ -122,23 +126,46 @@ func (d *descriptor) onReadable(fd uintptr) bool {
 
 // send writes what is to be written before the read.
 func (d *descriptor) send(fd int) {
-	w := d.c.wire
+	if d.out, d.err = d.c.wire.tryWrite(fd, d.out); len(d.out) == 0 {
+		d.out = nil
+	}
+}
+
+// tryWrite writes of p what there is room for, and returns what is left.
+func (w *wire) tryWrite(fd int, p []byte) (left []byte, err error) {
 	for {
-		w.written.Add(int64(len(d.out)))
-		n, err := syscall.Write(fd, d.out)
-		w.written.Add(int64(max(n, 0) - len(d.out)))
+		w.written.Add(int64(len(p)))
+		n, err := syscall.Write(fd, p)
+		n = max(n, 0)
+		w.written.Add(int64(n - len(p)))
 		switch {
 		case err == syscall.EINTR:
 			continue
 		case err != nil && err != syscall.EAGAIN:
-			d.err = os.NewSyscallError("write", err)
-		case n == len(d.out):
-			d.out = nil
-		case n > 0:
-			d.out = d.out[n:]
+			return p, os.NewSyscallError("write", err)
 		}
-		return
+		return p[n:], nil
 	}
+}
+
+// write writes of p what there is room for, and returns what is left. It may be called
+// while another goroutine reads.
+func (d *descriptor) write(p []byte) (left []byte, err error) {
+	if d.push == nil { // few need it
+		d.push = d.onWritable
+	}
+	d.up, d.upErr = p, nil
+	err = d.Write(d.push)
+	if err == nil {
+		err = d.upErr
+	}
+	left, d.up = d.up, nil
+	return left, err
+}
+
+func (d *descriptor) onWritable(fd uintptr) bool {
+	d.up, d.upErr = d.c.wire.tryWrite(int(fd), d.up)
+	return true
 }
 
 // peruse is read, but does not wait: the error is errNothing if nothing is there.

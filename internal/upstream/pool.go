@@ -46,7 +46,8 @@ type Config struct {
 // Pool keeps connections to workers and sends requests on them. It is safe for
 // concurrent use. New makes one.
 type Pool struct {
-	cfg Config
+	cfg     Config
+	strides strides
 
 	mu      sync.Mutex
 	origins map[originKey]*origin
@@ -79,7 +80,7 @@ func New(cfg Config) *Pool {
 	}
 	cfg.TLS = cfg.TLS.Clone()
 	cfg.TLS.NextProtos = nil // nothing but HTTP/1.1 is spoken
-	return &Pool{cfg: cfg, origins: map[originKey]*origin{}}
+	return &Pool{cfg: cfg, strides: make(strides, maxStrides), origins: map[originKey]*origin{}}
 }
 
 // Do sends a request and waits for the head of the final answer. ctx cancels

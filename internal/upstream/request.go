@@ -85,6 +85,9 @@ type Request struct {
 	// Rewind returns the Body from its start, after a try that has sent
 	// nothing. Required with a Body.
 	Rewind func() (io.Reader, error)
+	// Progress, if not nil, is called whenever some of the Body that had to wait for the
+	// worker, at most 32 KiB, is sent.
+	Progress func()
 	// Expect holds the Body back until the worker asks for it.
 	Expect bool
 	// Switch says that the Fields ask for another protocol: whatever becomes of

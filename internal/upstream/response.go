@@ -97,12 +97,12 @@ func (r *Response) roundTrip() error {
 // send sends a request that is whole, and may read the beginning of the
 // answer.
 func (r *Response) send(head []byte) error {
-	if r.c.fd == nil || !r.c.fd.plain {
-		return r.c.write(head)
+	if !r.c.plain() {
+		return r.c.write(head, nil)
 	}
 	left, err := r.c.fd.exchange(head)
 	if err == nil && len(left) > 0 {
-		err = r.c.write(left)
+		err = r.c.write(left, nil)
 	}
 	return err
 }

@@ -294,7 +294,7 @@ func TestNothingLiftsAnAbort(t *testing.T) {
 	c.abort()
 	c.readBy(time.Time{})
 	require.ErrorIs(t, c.fill(), os.ErrDeadlineExceeded)
-	require.ErrorIs(t, c.write([]byte("x")), os.ErrDeadlineExceeded)
+	require.ErrorIs(t, c.write([]byte("x"), nil), os.ErrDeadlineExceeded)
 }
 
 func TestCancellingEndsWhateverWaits(t *testing.T) {

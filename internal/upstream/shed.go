@@ -36,7 +36,7 @@ func (r *Response) Shed(ctx context.Context) *Response {
 func (r *Response) Await() {
 	if r.err == nil && r.c != nil && r.c.in.len() == 0 {
 		r.c.in.drop()
-		if r.c.fd != nil && r.c.fd.plain {
+		if r.c.plain() {
 			r.c.fd.await()
 		}
 	}
@@ -44,7 +44,7 @@ func (r *Response) Await() {
 
 // Socket returns the connection if it can be watched for what comes, for Poll; else nil.
 func (r *Response) Socket() net.Conn {
-	if r.c == nil || r.c.fd == nil || !r.c.fd.plain {
+	if r.c == nil || !r.c.plain() {
 		return nil
 	}
 	return r.c.wire.Conn

@@ -96,14 +96,12 @@ func (u *upload) fault() error {
 
 func (u *upload) run() {
 	defer close(u.ended)
-	buf := getBuffer(largeBuffer)
-	defer putBuffer(buf)
 	if u.goahead != nil && !u.wait() {
 		return
 	}
 	timer := time.AfterFunc(headDelay, u.writeHead)
 	defer timer.Stop()
-	if err := u.send(buf); err != nil {
+	if err := u.send(); err != nil {
 		u.failed(err)
 		return
 	}
@@ -177,10 +175,10 @@ func (u *upload) write(p []byte) error {
 		if len(p) > 0 && len(p) <= cap(head)-len(head) {
 			head, p = append(head, p...), nil
 		}
-		u.broken = u.c.write(head)
+		u.broken = u.c.write(head, nil)
 	}
 	if u.broken == nil && len(p) > 0 {
-		u.broken = u.c.write(p)
+		u.broken = u.c.write(p, u.req.Progress)
 	}
 	return u.broken
 }
@@ -194,7 +192,7 @@ func (u *upload) writeHead() {
 	if head := u.head; head != nil {
 		u.head = nil
 		if u.broken = u.inTime(); u.broken == nil {
-			u.broken = u.c.write(head)
+			u.broken = u.c.write(head, nil)
 		}
 		if u.broken != nil {
 			u.failed(u.broken) // the body may be long in coming
@@ -215,14 +213,17 @@ func (u *upload) inTime() error {
 // chunkHead is the room for the line before a chunk, and chunkTail that for
 // what follows it.
 const (
-	chunkHead = 6
+	chunkHead = 7
 	chunkTail = 2
 )
 
 // send sends all.
-func (u *upload) send(buf []byte) error {
+func (u *upload) send() error {
 	left, chunks := u.req.Length, u.req.Length < 0
+	b := newStride(u.pool.strides)
+	defer b.put()
 	for {
+		buf := b.space()
 		n, err := u.body.Read(buf[chunkHead : len(buf)-chunkTail])
 		p := buf[chunkHead : chunkHead+n]
 		ends := err == io.EOF
@@ -245,6 +246,7 @@ func (u *upload) send(buf []byte) error {
 		if err := u.write(p); err != nil || ends {
 			return err
 		}
+		b.took(chunkHead + n + chunkTail)
 	}
 }
 

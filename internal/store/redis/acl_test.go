@@ -15,34 +15,66 @@ import (
 	"github.com/pinboard-go/pinboard/internal/wire"
 )
 
-// The user that docs/threats.md advises can do everything that pinboard does,
-// and nothing to other keys.
+// The users that docs/threats.md advises can do everything that pinboard and its
+// client do, and nothing to other keys.
 func TestARedisUserNeedsNoMore(t *testing.T) {
 	t.Parallel()
+	rules := advisedUsers(t)
+	require.Len(t, rules, 2)
+	for _, rule := range rules {
+		const password = "planted-password-of-pinboard"
+		own := redistest.New(t, redistest.Options{})
+		admin := own.Client(t)
+		args := strings.Fields(strings.ReplaceAll(rule, "PASSWORD", password))
+		require.NoError(t, admin.Do(t.Context(), admin.B().Arbitrary("ACL").Args(args...).Build()).Error())
+		option := own.ClientOption()
+		option.Username, option.Password = "pinboard", password
+		client := redistest.NewClient(t, option)
+		d := openAs(client, "pinboard", time.Minute)
+		useAll(t, d)
+		// What rueidis asks on its own: of a server that Sentinels name, and of one that
+		// a slot is about to move to.
+		require.NoError(t, client.Do(t.Context(), client.B().Role().Build()).Error())
+		for _, command := range []string{"ASKING", "CLUSTER SLOTS"} {
+			err := client.Do(t.Context(), client.B().Arbitrary(strings.Fields(command)...).Build()).Error()
+			require.ErrorContains(t, err, "cluster support disabled", command) // and not that it may not
+		}
+		log, err := admin.Do(t.Context(), admin.B().Arbitrary("ACL", "LOG").Build()).ToArray()
+		require.NoError(t, err)
+		require.Empty(t, log, "what was refused so far")
+
+		for _, command := range [][]string{
+			{"SET", "others", "1"}, {"GET", "others"}, {"KEYS", "*"}, {"FLUSHALL"}, {"FLUSHDB"}, {"CONFIG", "GET", "*"}, {"ACL", "LIST"},
+			{"EVAL", "return redis.call('GET', 'others')", "0"}, {"SHUTDOWN"}, {"MONITOR"}, {"REPLICAOF", "NO", "ONE"},
+			{"CLIENT", "KILL", "TYPE", "normal"}, {"CLIENT", "PAUSE", "1"},
+		} {
+			err := client.Do(t.Context(), client.B().Arbitrary(command[0]).Args(command[1:]...).Build()).Error()
+			refused, ok := rueidis.IsRedisErr(err)
+			require.True(t, ok, "%v: %v", command, err)
+			require.Regexp(t, "can't run|can't access|No permissions|no permissions|ACL failure", refused.Error(), command)
+		}
+	}
+}
+
+// advisedUsers returns the rules of docs/threats.md: for Redis 7, and for 6.2.
+func advisedUsers(t *testing.T) (rules []string) {
+	t.Helper()
 	text, err := os.ReadFile("../../../docs/threats.md")
 	require.NoError(t, err)
-	advised := regexp.MustCompile("`ACL (SETUSER pinboard on >PASSWORD [^`]*)`").FindSubmatch(text)
-	require.Len(t, advised, 2)
-	const password = "planted-password-of-pinboard"
-	own := redistest.New(t, redistest.Options{})
-	rule := strings.Fields(strings.ReplaceAll(string(advised[1]), "PASSWORD", password))
-	admin := own.Client(t)
-	require.NoError(t, admin.Do(t.Context(), admin.B().Arbitrary("ACL").Args(rule...).Build()).Error())
-	option := own.ClientOption()
-	option.Username, option.Password = "pinboard", password
-	client := redistest.NewClient(t, option)
-	d := openAs(client, "pinboard", time.Minute)
-	useAll(t, d)
-
-	for _, command := range [][]string{
-		{"SET", "others", "1"}, {"GET", "others"}, {"KEYS", "*"}, {"FLUSHALL"}, {"FLUSHDB"}, {"CONFIG", "GET", "*"}, {"ACL", "LIST"},
-		{"EVAL", "return redis.call('GET', 'others')", "0"}, {"SHUTDOWN"}, {"MONITOR"}, {"CLIENT", "KILL", "TYPE", "normal"}, {"REPLICAOF", "NO", "ONE"},
-	} {
-		err := client.Do(t.Context(), client.B().Arbitrary(command[0]).Args(command[1:]...).Build()).Error()
-		refused, ok := rueidis.IsRedisErr(err)
-		require.True(t, ok, "%v: %v", command, err)
-		require.Regexp(t, "can't run|can't access|No permissions|no permissions|ACL failure", refused.Error(), command)
+	for _, rule := range regexp.MustCompile("`ACL (SETUSER pinboard on >PASSWORD [^`]*)`").FindAllStringSubmatch(string(text), -1) {
+		rules = append(rules, rule[1])
 	}
+	return rules
+}
+
+// Redis 6.2 takes no subcommand from a command that a user has, and keys to be read
+// or written alone are new in 7.
+func TestTheRuleForRedis62HasNothingOfRedis7(t *testing.T) {
+	t.Parallel()
+	seven, six := advisedUsers(t)[0], advisedUsers(t)[1]
+	newer := regexp.MustCompile(`\s(-\S+\||%|\(|clearselectors)`)
+	require.Regexp(t, newer, seven)
+	require.NotRegexp(t, newer, six)
 }
 
 // useAll calls everything that a store does.
