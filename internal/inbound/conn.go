@@ -4,9 +4,7 @@ import (
 	"context"
 	"io"
 	"net"
-	"os"
 	"sync"
-	"syscall"
 	"time"
 )
 
@@ -33,13 +31,11 @@ type Conn struct {
 
 // New returns a Conn. closed is called once, when it is closed.
 func New(tcp *net.TCPConn, leaves *Leaves, closed func()) (*Conn, error) {
-	raw, err := tcp.SyscallConn()
-	if err != nil {
+	c := &Conn{tcp: tcp, leaves: leaves}
+	c.in.apply, c.out.apply = tcp.SetReadDeadline, tcp.SetWriteDeadline
+	if err := c.join(); err != nil {
 		return nil, err
 	}
-	c := &Conn{tcp: tcp, leaves: leaves}
-	c.in.move, c.in.apply, c.in.step = raw.Read, tcp.SetReadDeadline, c.onReadable
-	c.out.move, c.out.apply, c.out.step = raw.Write, tcp.SetWriteDeadline, c.onWritable
 	c.close = sync.OnceValue(func() error {
 		defer closed()
 		return tcp.Close()
@@ -77,51 +73,10 @@ func (c *Conn) Read(p []byte) (n int, err error) {
 	return n, c.fault("read", err)
 }
 
-// onReadable reads once there is something, or the end.
-func (c *Conn) onReadable(fd uintptr) bool {
-	for {
-		n, err := syscall.Read(int(fd), c.in.p)
-		switch {
-		case err == syscall.EINTR:
-			continue
-		case err == syscall.EAGAIN:
-			c.in.waits()
-			return false
-		case err != nil:
-			c.in.err = os.NewSyscallError("read", err)
-		case n == 0:
-			c.in.err = io.EOF
-		default:
-			c.in.n = n
-		}
-		return true
-	}
-}
-
 // Write implements net.Conn.
 func (c *Conn) Write(p []byte) (n int, err error) {
 	n, err = c.out.transfer(p)
 	return n, c.fault("write", err)
-}
-
-// onWritable writes until all is written.
-func (c *Conn) onWritable(fd uintptr) bool {
-	for l := &c.out; ; {
-		n, err := syscall.Write(int(fd), l.p[l.n:])
-		l.n += max(n, 0)
-		switch {
-		case err == syscall.EINTR:
-			continue
-		case err == syscall.EAGAIN:
-			l.waits()
-			return false
-		case err != nil:
-			l.err = os.NewSyscallError("write", err)
-			return true
-		case l.n == len(l.p):
-			return true
-		}
-	}
 }
 
 // ReadFrom implements io.ReaderFrom: the kernel may move what comes by another socket.
