@@ -80,7 +80,9 @@ func (l *connections) Accept() (net.Conn, error) {
 		}
 		site := l.site(conn)
 		fault := l.quota.Take(site)
-		if errors.Is(fault, quota.ErrFull) && l.makeRoom(site) {
+		// For a trusted proxy nobody is cut: nothing says for whom it comes, and in front
+		// of all clients it would take the connections of the workers, one by one.
+		if errors.Is(fault, quota.ErrFull) && site.IsValid() && l.makeRoom(site) {
 			fault = l.quota.Take(site)
 		}
 		if fault == nil {

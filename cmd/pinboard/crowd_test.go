@@ -137,6 +137,20 @@ func TestATrustedProxyLosesNoConnectionToOthers(t *testing.T) {
 	require.Equal(t, http.StatusServiceUnavailable, answer(t, dialFrom(t, "127.0.1.1", addr)).StatusCode)
 }
 
+// In front of all clients it has most of what there is, and would take the rest.
+func TestForATrustedProxyNobodyElseIsCut(t *testing.T) {
+	t.Parallel()
+	addr := start(t, "PINBOARD_MAX_CONNECTIONS=4", "PINBOARD_TRUSTED_PROXIES=127.0.100.1")
+	workers := []net.Conn{dialFrom(t, "127.0.1.1", addr), dialFrom(t, "127.0.1.2", addr)}
+	for _, conn := range append(workers, dialFrom(t, "127.0.100.1", addr), dialFrom(t, "127.0.100.1", addr)) {
+		require.Equal(t, http.StatusOK, healthy(t, conn).StatusCode)
+	}
+	require.Equal(t, http.StatusServiceUnavailable, answer(t, dialFrom(t, "127.0.100.1", addr)).StatusCode)
+	for _, conn := range workers {
+		require.Equal(t, http.StatusOK, healthy(t, conn).StatusCode)
+	}
+}
+
 func TestWhichConnectionsHaveARequestIsKnownBelowTLSToo(t *testing.T) {
 	t.Parallel()
 	l := limitConnections(nil, &pinboard.Environment{}, zap.NewNop())
