@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"strconv"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -151,6 +152,46 @@ func TestForATrustedProxyNobodyElseIsCut(t *testing.T) {
 	}
 }
 
+// Else whoever closes what it got, and comes again when others have come back, could have
+// theirs cut without end and without having any.
+func TestWhoClosesWhatItGotHasNoMoreCutThanByKeepingIt(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const has = 10
+		c := newCrowd()
+		for range has {
+			c.join(&counted{network: netip.MustParsePrefix("192.0.2.0/24")})
+		}
+		one, other := netip.MustParsePrefix("198.51.100.0/24"), netip.MustParsePrefix("203.0.113.0/24")
+		for range 2 {
+			cut := 0
+			for c.excess(one) != nil { // which come back at once
+				cut++
+			}
+			require.Equal(t, has-1, cut)
+			require.NotNil(t, c.excess(other))
+			time.Sleep(lately) // virtual time
+		}
+	})
+}
+
+// Else nobody is accepted while one is looked for.
+func TestFewConnectionsAreLookedAtHoweverManyThereAre(t *testing.T) {
+	t.Parallel()
+	for _, networks := range []int{1, 256} {
+		c := newCrowd()
+		for n := range 20 * lookAtMost {
+			c.join(&counted{network: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, byte(n % networks), 0}), 24)})
+		}
+		looked := 0
+		for range c.some() {
+			looked++
+		}
+		require.Equal(t, lookAtMost, looked)
+		require.NotNil(t, c.excess(netip.Prefix{}))
+	}
+}
+
 func TestWhichConnectionsHaveARequestIsKnownBelowTLSToo(t *testing.T) {
 	t.Parallel()
 	l := limitConnections(nil, &pinboard.Environment{}, zap.NewNop())
@@ -194,6 +235,7 @@ func TestACrowdKnowsWhoHasMost(t *testing.T) {
 			most = max(most, sizes[one.network])
 		}
 		require.Equal(t, most, c.most)
+		clear(c.cutFor)
 		one := c.excess(netip.Prefix{})
 		if most < 2 {
 			require.Nil(t, one)
