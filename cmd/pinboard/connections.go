@@ -122,13 +122,13 @@ func (l *connections) makeRoom(site netip.Prefix) bool {
 func (l *connections) count(conn *net.TCPConn, site netip.Prefix) *counted {
 	c := &counted{TCPConn: conn, network: networkOf(site)}
 	c.idle.Store(true)
+	c.keep = func() {}
 	if site.IsValid() { // what is no trusted proxy's can be cut
 		l.crowd.join(c)
+		c.keep = sync.OnceFunc(func() { l.crowd.leave(c) })
 	}
 	c.give = sync.OnceFunc(func() {
-		if site.IsValid() {
-			l.crowd.leave(c)
-		}
+		c.keep()
 		l.quota.Give(site)
 	})
 	return c
@@ -136,12 +136,18 @@ func (l *connections) count(conn *net.TCPConn, site netip.Prefix) *counted {
 
 // follow is an http.Server's ConnState: it notes which connections have a request.
 func (l *connections) follow(conn net.Conn, state http.ConnState) {
+	if c := countedBelow(conn); c != nil {
+		c.idle.Store(state == http.StateNew || state == http.StateIdle)
+	}
+}
+
+// countedBelow returns the connection, which TLS may be spoken on; nil for another one.
+func countedBelow(conn net.Conn) *counted {
 	if over, ok := conn.(*tls.Conn); ok {
 		conn = over.NetConn()
 	}
-	if c, ok := conn.(*counted); ok {
-		c.idle.Store(state == http.StateNew || state == http.StateIdle)
-	}
+	c, _ := conn.(*counted)
+	return c
 }
 
 // site is who a connection counts for; the zero Prefix for a trusted proxy.
@@ -162,6 +168,7 @@ type counted struct {
 	*net.TCPConn
 	network netip.Prefix
 	idle    atomic.Bool // nothing of a request has come, or none since the last answer
+	keep    func()      // has it never be cut; it is nobody's in the crowd then
 	give    func()
 }
 

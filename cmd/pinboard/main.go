@@ -114,12 +114,13 @@ func serve(ctx context.Context, env pinboard.Environment, certified *certificate
 	}
 	limits := pb.Limits()
 	server := &http.Server{
-		Handler:           pb,
+		Handler:           keepWorkers(pb),
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       75 * time.Second,
 		MaxHeaderBytes:    limits.URLBytes + limits.HeaderBytes + 4*limits.HeaderLines, // with ": " and the ends of lines
 		ErrorLog:          zap.NewStdLog(log.Named("http")),
 		ConnState:         limited.follow,
+		ConnContext:       withConnection,
 	}
 	speak(server, env.H2C, certified, log)
 	// Runs once the listener is closed, so that no new request is turned away.
