@@ -37,15 +37,16 @@ func newAccessLog(opts *Options) *accessLog {
 	return &accessLog{log: opts.AccessLog, proxies: opts.TrustedProxies, sample: uint64(opts.AccessLogSample)}
 }
 
-// write tells of a request that has ended, which took so long.
+// write tells of a request that has ended.
 //
 // Of what the client says it has nothing but names of what there is or might be, a
 // method, an id that is shaped as one, and the client's address. Paths and queries
 // are the application's, and may have secrets in them.
-func (l *accessLog) write(o *observed, took time.Duration) {
+func (l *accessLog) write(o *observed) {
 	if l == nil || o.went() && l.sample > 1 && l.went.Add(1)%l.sample != 1 {
 		return
 	}
+	took := time.Since(o.began)
 	entry := l.log.Check(zap.InfoLevel, accessMessage)
 	if entry == nil {
 		return

@@ -101,8 +101,8 @@ func (l *leases) replace(old, next *flow) {
 	next.forget = forgotten
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	delete(old.lease.flows, old)
-	old.lease.flows[next] = struct{}{}
+	old.lease.flows.remove(old)
+	old.lease.flows.add(next)
 	if old.Context.Err() != nil {
 		next.cancel(errClientGone)
 	} else if cause := old.cause(); cause != nil {

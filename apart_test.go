@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -349,7 +350,7 @@ func TestAFaultInAStreamEndsOnlyThat(t *testing.T) {
 func TestAFlowThatHasEndedIsReplacedByOneThatHas(t *testing.T) {
 	t.Parallel()
 	l := &leases{}
-	s := &lease{flows: map[*flow]struct{}{}}
+	s := &lease{}
 	for _, cause := range []error{nil, errOwnerEnded, errClientGone} {
 		ctx, leave := context.WithCancel(t.Context())
 		defer leave()
@@ -363,9 +364,9 @@ func TestAFlowThatHasEndedIsReplacedByOneThatHas(t *testing.T) {
 		}
 		l.replace(&old, &next)
 		require.Equal(t, cause, next.cause())
-		require.Equal(t, map[*flow]struct{}{&next: {}}, s.flows)
+		require.Equal(t, []*flow{&next}, slices.Collect(s.flows.all()))
 		next.close()
 		old.close()
-		require.Empty(t, s.flows)
+		require.Zero(t, s.flows)
 	}
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/pinboard-go/pinboard/internal/hop"
 	"github.com/pinboard-go/pinboard/internal/quiet"
+	"github.com/pinboard-go/pinboard/internal/rounds"
 	"github.com/pinboard-go/pinboard/internal/upstream"
 	"github.com/pinboard-go/pinboard/internal/wire"
 )
@@ -50,7 +51,11 @@ type attempt struct {
 func (e *exchange) send(rt route) (*attempt, error) {
 	e.tried = rt
 	e.seen.sent()
-	a := &attempt{route: rt, patience: e.answerTime()}
+	a := &e.first
+	if e.sent != nil {
+		a = new(attempt)
+	}
+	a.route, a.patience = rt, e.answerTime()
 	e.x.p.leases.open(e.r.Context(), &a.flow, rt.lease)
 	e.sent = a
 	a.late = e.x.lates.get(&a.flow, a.patience)
@@ -62,7 +67,11 @@ func (e *exchange) send(rt route) (*attempt, error) {
 		a.leg.failed(e, a, err)
 	}
 	if err == nil {
-		a.late.watch()
+		begun := a.flow.opened
+		if e.body != nil { // which may have been waited for
+			begun = time.Now()
+		}
+		a.late.watchSince(begun)
 		if a.resp, err = e.x.pool.Do(&a.flow, &a.req); err != nil {
 			a.leg.failed(e, a, err)
 			err = e.lost(a, err)
@@ -94,9 +103,12 @@ type late struct {
 	flow *flow // guarded by stall.mu
 }
 
-// lates keeps what bounds waits, with its timer, for the next request. A timer that
-// fires late for a former one does nothing to it: see stall.fire.
-type lates struct{ pool sync.Pool }
+// lates keeps what bounds waits for the next request. A timer that fires late for a
+// former one does nothing to it: see stall.fire.
+type lates struct {
+	pool   sync.Pool
+	rounds rounds.Rounds[*stall]
+}
 
 // never is for no limit: some 146 years.
 const never time.Duration = 1 << 62
@@ -105,7 +117,7 @@ const never time.Duration = 1 << 62
 func (l *lates) get(f *flow, limit time.Duration) *late {
 	one, ok := l.pool.Get().(*late)
 	if !ok {
-		one = &late{}
+		one = &late{stall: stall{rounds: &l.rounds}}
 		one.end = func() { one.flow.cancel(errAnswerLate) }
 		one.early = func() { one.flow.follow() }
 	}

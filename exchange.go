@@ -46,6 +46,7 @@ type exchange struct {
 	sending  bool        // the body is being read for a worker, or was
 	tried    route       // where the request was sent last, if anywhere
 	sent     *attempt    // the last one, nil before the first
+	first    attempt     // most requests have no other
 	held     *held       // once the request has had to wait
 	kind     requestKind
 	seen     *observed    // nil if nobody wants to know
@@ -89,6 +90,7 @@ func (e *exchange) prepare(v *visit) {
 		e.kept = e.x.p.limiter.keep(e.x.p.opts.ReplayBuffer, r.ContentLength)
 		e.body = hop.NewBody(source{e}, e.kept)
 		e.awaiting = newStall(limits.BodyPause, e.tooSlow)
+		e.awaiting.after(&e.x.lates.rounds)
 		e.expects = r.ProtoAtLeast(1, 1) && r.Header.Get(headerExpect) != ""
 		// Read now: the server fills them in while the body is read.
 		e.trailers = make(http.Header)

@@ -2,6 +2,7 @@ package pinboard
 
 import (
 	"context"
+	"iter"
 	"sync"
 	"time"
 )
@@ -19,6 +20,9 @@ type flow struct {
 	// end, if set, ends a stream in an orderly way when the node shuts down;
 	// without one the request runs to its end. Guarded by leases.mu.
 	end func()
+	// before and after it in the lease's flows, guarded by leases.mu.
+	prev, next *flow
+	open       bool
 
 	mu     sync.Mutex
 	forget func() bool   // ends the following of the client; nil while there is none
@@ -149,4 +153,51 @@ func (f *flow) take(at int) (inTime bool) {
 	inTime = *fn != nil
 	*fn = nil
 	return inTime
+}
+
+// flows are those that are open to one session, guarded by leases.mu. Its zero value
+// has none.
+type flows struct {
+	first *flow
+	count int
+}
+
+func (l *flows) add(f *flow) {
+	if f.open {
+		return
+	}
+	f.open, f.prev, f.next = true, nil, l.first
+	if l.first != nil {
+		l.first.prev = f
+	}
+	l.first = f
+	l.count++
+}
+
+// remove may be called twice.
+func (l *flows) remove(f *flow) {
+	if !f.open {
+		return
+	}
+	if f.prev != nil {
+		f.prev.next = f.next
+	} else {
+		l.first = f.next
+	}
+	if f.next != nil {
+		f.next.prev = f.prev
+	}
+	f.open, f.prev, f.next = false, nil, nil
+	l.count--
+}
+
+// all is over the flows, none of which may be added or removed meanwhile.
+func (l *flows) all() iter.Seq[*flow] {
+	return func(yield func(*flow) bool) {
+		for f := l.first; f != nil; f = f.next {
+			if !yield(f) {
+				return
+			}
+		}
+	}
 }

@@ -3,6 +3,7 @@ package pinboard
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -17,7 +18,7 @@ func inFlow(t *testing.T, f func(t *testing.T, open *flow, leave func())) {
 	synctest.Test(t, func(t *testing.T) {
 		client, leave := context.WithCancel(context.WithValue(t.Context(), backendKey{}, "of the client"))
 		defer leave()
-		s := &lease{flows: map[*flow]struct{}{}}
+		s := &lease{}
 		l := newLeases(nil, nil, time.Second)
 		open := l.opened(client, s)
 		defer open.close()
@@ -96,7 +97,7 @@ func TestAClosedFlowCallsNobody(t *testing.T) {
 		leave()
 		synctest.Wait()
 		<-open.Done()
-		require.Empty(t, open.lease.flows)
+		require.Zero(t, open.lease.flows)
 	})
 }
 
@@ -104,7 +105,7 @@ func TestAClosedFlowCallsNobody(t *testing.T) {
 func TestAFlowMayCloseWhileSomethingIsTakenBack(t *testing.T) {
 	t.Parallel()
 	l := newLeases(nil, nil, time.Second)
-	s := &lease{flows: map[*flow]struct{}{}}
+	s := &lease{}
 	for range 10_000 {
 		f := l.opened(t.Context(), s)
 		f.AfterFunc(func() { t.Error("it is over") })
@@ -115,5 +116,25 @@ func TestAFlowMayCloseWhileSomethingIsTakenBack(t *testing.T) {
 		both.Go(f.follow)
 		f.close()
 		both.Wait()
+	}
+}
+
+func TestFlowsAreForgottenInAnyOrder(t *testing.T) {
+	t.Parallel()
+	for _, order := range [][]int{{0, 1, 2}, {2, 1, 0}, {1, 0, 2}, {1, 2, 0}} {
+		var l flows
+		all := make([]flow, 3)
+		for i := range all {
+			l.add(&all[i])
+		}
+		for n, i := range order {
+			for range 2 { // the second time does nothing
+				l.remove(&all[i])
+			}
+			require.Equal(t, len(order)-n-1, l.count)
+			require.Len(t, slices.Collect(l.all()), l.count)
+			require.NotContains(t, slices.Collect(l.all()), &all[i])
+		}
+		require.Zero(t, l)
 	}
 }

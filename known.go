@@ -4,6 +4,7 @@ import (
 	"context"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/pinboard-go/pinboard/internal/store"
@@ -76,8 +77,8 @@ func (p *placer) recall(ctx context.Context, a ask) (route, bool) {
 	if a.fresh || a.refused != nil {
 		return route{}, false
 	}
-	had, ok := p.routes.get(a.instance)
-	if !ok {
+	had := p.routes.get(a.instance)
+	if had == nil {
 		return route{}, false
 	}
 	known, err := p.known(ctx, a.instance)
@@ -85,10 +86,13 @@ func (p *placer) recall(ctx context.Context, a ask) (route, bool) {
 	if err != nil || known.SessionID == "" || now.Sub(known.AsOf) > p.lease/trusts {
 		return route{}, false
 	}
-	if !p.vouched.vouches(p.bucket(a.instance), known, a.unless()) {
-		return route{}, false
+	by, unbound := had.by, a.unless()
+	if !had.vouches(known, unbound) {
+		if by = p.vouched.vouches(p.bucket(a.instance), known, unbound); by == nil {
+			return route{}, false
+		}
 	}
-	s, until := p.leases.use(known.SessionID)
+	s, until := p.leases.use(known.SessionID, had.lease)
 	if latest := known.AsOf.Add(p.lease); latest.Before(until) {
 		until = latest
 	}
@@ -96,7 +100,7 @@ func (p *placer) recall(ctx context.Context, a ask) (route, bool) {
 		return route{}, false
 	}
 	rt := route{lease: s, epoch: known.Epoch, until: until, recalled: true}
-	p.routes.renew(a.instance, had, rt)
+	p.routes.renew(a.instance, had, remembered{route: rt, by: by, unbound: unbound})
 	return rt, true
 }
 
@@ -105,7 +109,7 @@ func (p *placer) recall(ctx context.Context, a ask) (route, bool) {
 func (p *placer) livesOn(ctx context.Context, i instance, s *lease) bool {
 	known, err := p.known(ctx, i)
 	return err == nil && known.SessionID == s.ID && time.Since(known.AsOf) <= p.lease/trusts &&
-		p.vouched.vouches(p.bucket(i), known, "") && p.leases.left(s) > 0
+		p.vouched.vouches(p.bucket(i), known, "") != nil && p.leases.left(s) > 0
 }
 
 // released has ids looked up anew that were released through this node, which may
@@ -143,6 +147,16 @@ type voucher struct {
 	generation string
 	live       map[string]struct{} // sessions
 	unbound    map[string]struct{} // host names
+	// late: the bucket has got another generation since. What was told stays true of
+	// the former one, but a store that has lost the latter might tell of that again.
+	late atomic.Bool
+}
+
+// vouches reports whether what this node was told when it last went by the route, it
+// was told of what is known now.
+func (m *remembered) vouches(known store.Known, unbound string) bool {
+	return m.by != nil && !m.by.late.Load() && m.by.generation == known.Generation &&
+		m.lease.ID == known.SessionID && m.unbound == unbound
 }
 
 // at returns what was told of the bucket since it has had the generation. One
@@ -151,6 +165,9 @@ func (v *vouched) at(b bucket, generation string) *voucher {
 	known := v.byBucket[b]
 	if known != nil && known.generation == generation {
 		return known
+	}
+	if known != nil {
+		known.late.Store(true)
 	}
 	if v.byBucket == nil || len(v.byBucket) >= maxBound {
 		v.byBucket = map[bucket]*voucher{}
@@ -195,19 +212,17 @@ func (v *vouched) vouch(b bucket, generation, sessionID, unbound string) {
 	}
 }
 
-// vouches takes in the bucket's generation, and reports whether the owner of what
-// is known is live, and the host name, if it is not "", not bound.
-func (v *vouched) vouches(b bucket, known store.Known, unbound string) bool {
+// vouches takes in the bucket's generation, and returns who says that the owner of
+// what is known is live, and the host name, if it is not "", not bound; nil if nobody
+// does.
+func (v *vouched) vouches(b bucket, known store.Known, unbound string) *voucher {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	now := v.at(b, known.Generation)
-	if known.Generation == "" {
-		return false
-	}
 	_, live := now.live[known.SessionID]
-	if !live || unbound == "" {
-		return live
-	}
 	_, free := now.unbound[unbound]
-	return free
+	if known.Generation == "" || !live || unbound != "" && !free {
+		return nil
+	}
+	return now
 }

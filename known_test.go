@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
 
 	"github.com/pinboard-go/pinboard/internal/store"
 	"github.com/pinboard-go/pinboard/internal/wire"
@@ -242,7 +243,7 @@ func TestHostNamesThatAreNotBoundDoNotPileUp(t *testing.T) {
 		v.vouch(b, "1", "s", fmt.Sprint(i))
 	}
 	require.LessOrEqual(t, len(v.byBucket[b].unbound), maxUnbound)
-	require.True(t, v.vouches(b, store.Known{SessionID: "s", Generation: "1"}, fmt.Sprint(3*maxUnbound-1)))
+	require.NotNil(t, v.vouches(b, store.Known{SessionID: "s", Generation: "1"}, fmt.Sprint(3*maxUnbound-1)))
 	for i := range 2 * maxBound {
 		v.note(bucket{namespace: fmt.Sprint(i)}, "1")
 	}
@@ -258,15 +259,15 @@ func TestASessionIsVouchedForOnlyInTheGenerationThatWasKnownBefore(t *testing.T)
 	require.Empty(t, v.generation(b))
 	v.note(b, "1")
 	v.vouch(b, "1", "s", "")
-	require.True(t, v.vouches(b, store.Known{SessionID: "s", Generation: "1"}, ""))
-	require.False(t, v.vouches(b, store.Known{SessionID: "t", Generation: "1"}, ""))
-	require.False(t, v.vouches(b, store.Known{SessionID: "s", Generation: "1"}, chat))
+	require.NotNil(t, v.vouches(b, store.Known{SessionID: "s", Generation: "1"}, ""))
+	require.Nil(t, v.vouches(b, store.Known{SessionID: "t", Generation: "1"}, ""))
+	require.Nil(t, v.vouches(b, store.Known{SessionID: "s", Generation: "1"}, chat))
 	v.note(b, "2")
 	v.vouch(b, "1", "s", "")
-	require.False(t, v.vouches(b, store.Known{SessionID: "s", Generation: "2"}, ""))
+	require.Nil(t, v.vouches(b, store.Known{SessionID: "s", Generation: "2"}, ""))
 	v.vouch(b, "2", "s", "")
-	require.True(t, v.vouches(b, store.Known{SessionID: "s", Generation: "2"}, ""))
-	require.False(t, v.vouches(b, store.Known{SessionID: "s", Generation: "1"}, ""))
+	require.NotNil(t, v.vouches(b, store.Known{SessionID: "s", Generation: "2"}, ""))
+	require.Nil(t, v.vouches(b, store.Known{SessionID: "s", Generation: "1"}, ""))
 }
 
 // outOfDate is a front that believes for ever that alice lives on a, and has been
@@ -403,4 +404,48 @@ func (l *latecomer) Resolve(ctx context.Context, r store.Request) (store.Result,
 		}
 	}
 	return res, err
+}
+
+// A failover may bring a generation back that the bucket has had before: what was told
+// then says nothing any more.
+func TestAGenerationThatComesBackVouchesForNobody(t *testing.T) {
+	t.Parallel()
+	var v vouched
+	b, s := bucket{namespace: "/a"}, &lease{Session: store.Session{ID: "s"}}
+	known := store.Known{SessionID: "s", Generation: "1"}
+	v.note(b, "1")
+	v.vouch(b, "1", "s", "chat")
+	had := remembered{route: route{lease: s}, by: v.vouches(b, known, "chat"), unbound: "chat"}
+	require.NotNil(t, had.by)
+	require.True(t, had.vouches(known, "chat"))
+	require.False(t, had.vouches(known, "other"), "another host name may be bound")
+	require.False(t, had.vouches(store.Known{SessionID: "t", Generation: "1"}, "chat"), "another session has the row")
+	require.False(t, had.vouches(store.Known{SessionID: "s", Generation: "2"}, "chat"), "a session has ended")
+	v.note(b, "2")
+	v.note(b, "1")
+	require.False(t, had.vouches(known, "chat"))
+	require.Nil(t, v.vouches(b, known, "chat"))
+	require.False(t, (&remembered{route: route{lease: s}}).vouches(known, ""), "nobody has vouched")
+}
+
+// A record that is not watched any more says nothing of its session.
+func TestAForgottenSessionIsNotUsed(t *testing.T) {
+	t.Parallel()
+	l := newLeases(nil, zap.NewNop(), time.Minute)
+	old := &lease{Session: store.Session{ID: "s"}, until: time.Now().Add(time.Hour)}
+	l.byID["s"] = old
+	s, _ := l.use("s", old)
+	require.Same(t, old, s)
+	for range forget + 1 {
+		l.age()
+	}
+	require.Empty(t, l.byID)
+	s, _ = l.use("s", old)
+	require.Nil(t, s)
+	again := &lease{Session: store.Session{ID: "s"}, until: old.until}
+	l.byID["s"] = again
+	s, _ = l.use("s", old)
+	require.Same(t, again, s)
+	s, _ = l.use("t", again)
+	require.Nil(t, s)
 }

@@ -62,14 +62,16 @@ type lease struct {
 	minted        minted
 
 	// What follows is guarded by leases.mu.
-	follow   string             // the session to watch: its own, or its successor's
-	until    time.Time          // the watched session's lease lives at least until then
-	replaced bool               // by a successor: serves no new requests
-	ended    bool               // and so did every successor
-	flows    map[*flow]struct{} // open requests
-	cutting  *time.Timer        // set when it ended and they may go on a little
-	unused   int                // watch rounds without a flow or a look-up
-	recalled bool               // since the last watch round
+	follow   string      // the session to watch: its own, or its successor's
+	until    time.Time   // the watched session's lease lives at least until then
+	replaced bool        // by a successor: serves no new requests
+	ended    bool        // and so did every successor
+	flows    flows       // open requests
+	cutting  *time.Timer // set when it ended and they may go on a little
+	unused   int         // watch rounds without a flow or a look-up
+	recalled bool        // since the last watch round
+	// forgotten: it is not known by its id any more, and not watched.
+	forgotten bool
 }
 
 // activation is a registration whose answer is being written.
@@ -110,18 +112,20 @@ func (l *leases) get(ctx context.Context, sessionID string) (*lease, error) {
 	if other := l.byID[sessionID]; other != nil { // somebody was quicker
 		return other, nil
 	}
-	fresh := &lease{Session: record, origin: upstream.ParseOrigin(record.AdvertiseURL), until: asked.Add(record.TTL), follow: sessionID, flows: map[*flow]struct{}{}}
+	fresh := &lease{Session: record, origin: upstream.ParseOrigin(record.AdvertiseURL), until: asked.Add(record.TTL), follow: sessionID}
 	l.byID[sessionID] = fresh
 	return fresh, nil
 }
 
 // use returns a session that serves new requests, as far as this node knows, and
 // until when; nil if there is none. It is watched from now on: its renewals are not
-// heard of otherwise.
-func (l *leases) use(sessionID string) (s *lease, until time.Time) {
+// heard of otherwise. had is most likely its record.
+func (l *leases) use(sessionID string, had *lease) (s *lease, until time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	s = l.byID[sessionID]
+	if s = had; s.forgotten || s.ID != sessionID {
+		s = l.byID[sessionID]
+	}
 	if s == nil || s.ended || s.replaced {
 		return nil, time.Time{}
 	}
@@ -176,7 +180,7 @@ func (l *leases) cut(s *lease) {
 	}
 	s.ended = true
 	grace := min(time.Until(s.until), endGrace)
-	if grace <= 0 || len(s.flows) == 0 {
+	if grace <= 0 || s.flows.count == 0 {
 		s.cutFlows()
 		return
 	}
@@ -189,7 +193,7 @@ func (l *leases) cut(s *lease) {
 
 // cutFlows cuts what is open; the caller holds the lock.
 func (s *lease) cutFlows() {
-	for f := range s.flows {
+	for f := range s.flows.all() {
 		f.cancel(errOwnerEnded)
 	}
 }
@@ -212,7 +216,7 @@ func (l *leases) open(client context.Context, f *flow, s *lease) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s.unused = 0
-	s.flows[f] = struct{}{}
+	s.flows.add(f)
 	switch {
 	case s.ended:
 		f.cancel(errOwnerEnded)
@@ -225,8 +229,8 @@ func (l *leases) open(client context.Context, f *flow, s *lease) {
 func (l *leases) shut(f *flow) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	delete(f.lease.flows, f)
-	if f.lease.cutting != nil && len(f.lease.flows) == 0 {
+	f.lease.flows.remove(f)
+	if f.lease.cutting != nil && f.lease.flows.count == 0 {
 		f.lease.cutting.Stop()
 	}
 }
@@ -249,7 +253,7 @@ func (l *leases) endStreams() {
 	l.ending = true
 	var ends []func()
 	for _, s := range l.byID {
-		for f := range s.flows {
+		for f := range s.flows.all() {
 			if f.end != nil {
 				ends = append(ends, f.end)
 			}
@@ -267,7 +271,7 @@ func (l *leases) cutAll() {
 	defer l.mu.Unlock()
 	l.stopped = true
 	for _, s := range l.byID {
-		for f := range s.flows {
+		for f := range s.flows.all() {
 			f.cancel(errNodeStops)
 		}
 	}

@@ -150,11 +150,11 @@ func TestAFlowThatIsDoneIsForgotten(t *testing.T) {
 	require.NoError(t, err)
 	client, leave := context.WithCancel(t.Context())
 	flow := n.pb.leases.opened(client, s)
-	require.Len(t, s.flows, 1)
+	require.Equal(t, 1, s.flows.count)
 	leave()
 	require.Equal(t, context.Canceled, flow.cause(), "the client's leaving reaches the worker's request")
 	flow.close()
-	require.Empty(t, s.flows)
+	require.Zero(t, s.flows)
 }
 
 func TestASuccessorTakesOverTheFlowsAndTheirEnd(t *testing.T) {

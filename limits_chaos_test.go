@@ -237,7 +237,7 @@ func TestWhateverBecomesOfRequestsTheirPlacesAreGivenBack(t *testing.T) {
 			require.Zero(t, b.pb.counters.held.Load())
 			b.pb.leases.mu.Lock()
 			for _, s := range b.pb.leases.byID {
-				require.Empty(t, s.flows)
+				require.Zero(t, s.flows)
 			}
 			b.pb.leases.mu.Unlock()
 			if seed < 5 {

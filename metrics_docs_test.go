@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
@@ -125,8 +124,8 @@ func TestTheTableOfTheAccessLogIsWhatIsWritten(t *testing.T) {
 	}
 	refused := whole
 	refused.reason = reasonNoWorker
-	l.write(&whole, time.Second)
-	l.write(&refused, time.Second)
+	l.write(&whole)
+	l.write(&refused)
 	written := map[string]bool{}
 	for _, line := range log.read(2) {
 		for name := range line {

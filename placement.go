@@ -86,7 +86,7 @@ type route struct {
 }
 
 // over reports whether the route must not be used any more.
-func (rt route) over() bool { return !time.Now().Before(rt.until) }
+func (rt route) over() bool { return time.Until(rt.until) <= 0 }
 
 // same reports whether both are the same placement.
 func (rt route) same(other route) bool { return rt.lease == other.lease && rt.epoch == other.epoch }
@@ -149,10 +149,11 @@ func (p *placer) find(ctx context.Context, a ask) (route, error) {
 	if ctx.Err() != nil {
 		return route{}, err // the client has left: that says nothing of the route
 	}
-	known, ok := p.routes.get(a.instance)
-	if ok && a.refused == nil && !known.over() && p.leases.left(known.lease) > 0 {
-		known.recalled = true
-		return known, nil
+	known := p.routes.get(a.instance)
+	if known != nil && a.refused == nil && !known.over() && p.leases.left(known.lease) > 0 {
+		rt := known.route
+		rt.recalled = true
+		return rt, nil
 	}
 	return route{}, err
 }
@@ -305,7 +306,7 @@ func (p *placer) place(ctx context.Context, a ask) (store.Result, error) {
 	// needed, which the host may have to work for. And where new ids count, those
 	// that have an owner do not.
 	counts := a.refused == nil && p.made.counts(a.site)
-	if _, known := p.routes.get(a.instance); known || counts {
+	if known := p.routes.get(a.instance) != nil; known || counts {
 		req.View = lookOnly
 		if res, err := p.store.Resolve(ctx, req); err != nil || res.Outcome != store.StaleView {
 			return res, err

@@ -165,7 +165,7 @@ func TestAPanicOfTheHostsCodeLeavesNothingOfItsRequest(t *testing.T) {
 					require.Zero(t, f.pb.counters.held.Load())
 					f.pb.leases.mu.Lock()
 					for _, s := range f.pb.leases.byID {
-						require.Empty(t, s.flows, "call %d", at)
+						require.Zero(t, s.flows, "call %d", at)
 					}
 					f.pb.leases.mu.Unlock()
 					require.Eventually(t, func() bool {

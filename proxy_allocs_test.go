@@ -56,8 +56,8 @@ func (f *front) allocatesLittle() {
 		request string
 		usual   float64
 	}{
-		http.MethodGet:  {"GET /counters/alice/json HTTP/1.1\r\nHost: p\r\n\r\n", 27},
-		http.MethodPost: {"POST /counters/alice/json HTTP/1.1\r\nHost: p\r\nContent-Length: 4\r\n\r\nbody", 41},
+		http.MethodGet:  {"GET /counters/alice/json HTTP/1.1\r\nHost: p\r\n\r\n", 26},
+		http.MethodPost: {"POST /counters/alice/json HTTP/1.1\r\nHost: p\r\nContent-Length: 4\r\n\r\nbody", 38},
 	} {
 		client := f.dial()
 		head := client.ask(t, c.request)

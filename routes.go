@@ -15,24 +15,31 @@ const maxRoutes = 50_000
 // forgotten. The zero routeMemory is empty.
 type routeMemory struct {
 	mu         sync.Mutex
-	young, old map[instance]route
+	young, old map[instance]*remembered
+}
+
+// remembered is a route, and what let it be recalled the last time. It is not changed.
+type remembered struct {
+	route
+	by      *voucher // nil for nobody
+	unbound string   // the host name that was not bound
 }
 
 func (m *routeMemory) put(i instance, rt route) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.note(i, rt)
+	m.note(i, &remembered{route: rt})
 }
 
 // note is put; the caller holds the lock.
-func (m *routeMemory) note(i instance, rt route) {
+func (m *routeMemory) note(i instance, rt *remembered) {
 	if m.young == nil {
-		m.young = map[instance]route{}
+		m.young = map[instance]*remembered{}
 	}
 	m.young[i] = rt
 	delete(m.old, i)
 	if len(m.young) >= maxRoutes {
-		m.young, m.old = map[instance]route{}, m.young
+		m.young, m.old = map[instance]*remembered{}, m.young
 	}
 }
 
@@ -40,24 +47,27 @@ func (m *routeMemory) note(i instance, rt route) {
 const renewEvery = time.Second
 
 // renew is put for what get has returned, unless it would change little.
-func (m *routeMemory) renew(i instance, had, rt route) {
-	if !had.same(rt) || rt.until.Sub(had.until) >= renewEvery {
-		m.put(i, rt)
+func (m *routeMemory) renew(i instance, had *remembered, now remembered) {
+	if had.by == now.by && had.unbound == now.unbound && had.same(now.route) && now.until.Sub(had.until) < renewEvery {
+		return
 	}
-}
-
-// get returns where the id was last found.
-func (m *routeMemory) get(i instance) (route, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	rt, ok := m.young[i]
-	if ok {
-		return rt, true
+	kept := now // here, so that only what is noted is allocated
+	m.note(i, &kept)
+}
+
+// get returns where the id was last found, nil if it was not.
+func (m *routeMemory) get(i instance) *remembered {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	rt := m.young[i]
+	if rt == nil {
+		if rt = m.old[i]; rt != nil {
+			m.note(i, rt)
+		}
 	}
-	if rt, ok = m.old[i]; ok {
-		m.note(i, rt)
-	}
-	return rt, ok
+	return rt
 }
 
 func (m *routeMemory) drop(i instance) {

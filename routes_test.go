@@ -12,19 +12,16 @@ func id(n int) instance { return instance{"/a", strconv.Itoa(n)} }
 func TestARouteIsRememberedUntilItIsDropped(t *testing.T) {
 	t.Parallel()
 	var m routeMemory
-	_, ok := m.get(id(1))
-	require.False(t, ok)
+	require.Nil(t, m.get(id(1)))
 	m.put(id(1), route{epoch: 1})
 	m.put(id(2), route{epoch: 2})
 	m.put(id(1), route{epoch: 3})
-	got, ok := m.get(id(1))
-	require.True(t, ok)
+	got := m.get(id(1))
+	require.NotNil(t, got)
 	require.EqualValues(t, 3, got.epoch)
 	m.drop(id(1))
-	_, ok = m.get(id(1))
-	require.False(t, ok)
-	_, ok = m.get(id(2))
-	require.True(t, ok)
+	require.Nil(t, m.get(id(1)))
+	require.NotNil(t, m.get(id(2)))
 }
 
 func TestRoutesInUseOutliveThoseThatAreNot(t *testing.T) {
@@ -40,16 +37,13 @@ func TestRoutesInUseOutliveThoseThatAreNot(t *testing.T) {
 		most = max(most, len(m.young)+len(m.old))
 	}
 	require.LessOrEqual(t, most, 2*maxRoutes)
-	got, ok := m.get(id(-1))
-	require.True(t, ok)
+	got := m.get(id(-1))
+	require.NotNil(t, got)
 	require.EqualValues(t, count-1000, got.epoch, "the newest")
-	_, ok = m.get(id(0))
-	require.False(t, ok)
+	require.Nil(t, m.get(id(0)))
 	// Also what lies in the old generation is dropped for good.
 	old := id(count - maxRoutes)
-	_, ok = m.get(old)
-	require.True(t, ok)
+	require.NotNil(t, m.get(old))
 	m.drop(old)
-	_, ok = m.get(old)
-	require.False(t, ok)
+	require.Nil(t, m.get(old))
 }

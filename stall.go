@@ -3,6 +3,8 @@ package pinboard
 import (
 	"sync"
 	"time"
+
+	"github.com/pinboard-go/pinboard/internal/rounds"
 )
 
 // stall ends what makes no progress for too long. It sets no deadline while
@@ -11,18 +13,21 @@ import (
 type stall struct {
 	limit time.Duration
 	end   func()
-	// early, if set, is called each time after earlyTime, if there is no progress
-	// until then.
+	// early, if set, is called each time after a moment, if there is no progress until
+	// then.
 	early func()
+	// rounds, if set, say when that moment is over; the timer begins only then. It is for
+	// what most often rests again before.
+	rounds *rounds.Rounds[*stall]
 
 	mu    sync.Mutex
 	timer *time.Timer
+	armed bool      // the timer runs
 	due   time.Time // zero: at rest
 	over  bool
+	since uint32
+	noted bool
 }
-
-// earlyTime is well above what a plain request takes.
-const earlyTime = 5 * time.Millisecond
 
 // newStall returns a stall at rest; nil for no limit. end is called at most once for each watch,
 // and never after rest or stop has returned; it must not call the stall.
@@ -33,8 +38,22 @@ func newStall(limit time.Duration, end func()) *stall {
 	return &stall{limit: limit, end: end}
 }
 
+// after has the timer begin only after a moment.
+func (s *stall) after(r *rounds.Rounds[*stall]) {
+	if s != nil {
+		s.rounds = r
+	}
+}
+
 // watch begins the time, or begins it anew.
 func (s *stall) watch() {
+	if s != nil {
+		s.watchSince(time.Now())
+	}
+}
+
+// watchSince is watch for a time that has begun just before.
+func (s *stall) watchSince(begun time.Time) {
 	if s == nil {
 		return
 	}
@@ -43,15 +62,56 @@ func (s *stall) watch() {
 	if s.over {
 		return
 	}
-	s.due = time.Now().Add(s.limit)
-	wait := s.limit
-	if s.early != nil {
-		wait = min(wait, earlyTime)
+	s.due = begun.Add(s.limit)
+	if s.rounds == nil || s.limit <= 2*rounds.Time {
+		s.arm(s.limit)
+		return
 	}
+	s.since = s.rounds.Now()
+	s.note()
+}
+
+// note has the rounds ask; the caller holds the lock.
+func (s *stall) note() {
+	if !s.noted {
+		s.noted = true
+		s.rounds.Note(s)
+	}
+}
+
+// Due is for rounds.
+func (s *stall) Due(now uint32) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.noted = false
+	switch {
+	case s.due.IsZero():
+	case !rounds.Long(s.since, now):
+		s.note()
+	default:
+		if s.early != nil {
+			s.early()
+		}
+		s.arm(time.Until(s.due))
+	}
+}
+
+// arm begins the timer; the caller holds the lock.
+func (s *stall) arm(wait time.Duration) {
+	s.armed = true
 	if s.timer == nil {
 		s.timer = time.AfterFunc(wait, s.fire)
 	} else {
 		s.timer.Reset(wait)
+	}
+}
+
+// halt ends the time; the caller holds the lock.
+func (s *stall) halt() {
+	s.due = time.Time{}
+	if s.armed {
+		s.armed = false
+		s.timer.Stop()
 	}
 }
 
@@ -62,10 +122,7 @@ func (s *stall) rest() {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.due = time.Time{}
-	if s.timer != nil {
-		s.timer.Stop()
-	}
+	s.halt()
 }
 
 // stop is rest for good.
@@ -75,24 +132,20 @@ func (s *stall) stop() {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.over, s.due = true, time.Time{}
-	if s.timer != nil {
-		s.timer.Stop()
-	}
+	s.over = true
+	s.halt()
 }
 
 func (s *stall) fire() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.armed = false
 	if s.due.IsZero() {
 		return
 	}
-	// A timer may also have fired in the moment in which it was set anew.
+	// A timer may also have fired in the moment in which the time began anew.
 	if left := time.Until(s.due); left > 0 {
-		if s.early != nil {
-			s.early()
-			s.timer.Reset(left)
-		}
+		s.arm(left)
 		return
 	}
 	s.due = time.Time{}

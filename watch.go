@@ -129,8 +129,9 @@ func (l *leases) age() []*lease {
 			watched = append(watched, s)
 			continue
 		}
-		if s.unused++; s.unused > forget && len(s.flows) == 0 {
+		if s.unused++; s.unused > forget && s.flows.count == 0 {
 			delete(l.byID, id)
+			s.forgotten = true
 		}
 	}
 	return watched
@@ -139,7 +140,7 @@ func (l *leases) age() []*lease {
 // hasFlowSince reports whether a request has been open since then at the latest;
 // the caller holds the lock.
 func (s *lease) hasFlowSince(t time.Time) bool {
-	for f := range s.flows {
+	for f := range s.flows.all() {
 		if !f.opened.After(t) {
 			return true
 		}

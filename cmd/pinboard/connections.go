@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
 	"io"
@@ -15,6 +16,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/pinboard-go/pinboard"
+	"github.com/pinboard-go/pinboard/internal/inbound"
 	"github.com/pinboard-go/pinboard/internal/quota"
 )
 
@@ -47,6 +49,7 @@ type connections struct {
 	trusted []netip.Prefix
 	log     *zap.Logger
 	refused atomic.Int64
+	leaves  inbound.Leaves
 	cut     atomic.Int64
 
 	// When the log last told; Accept is not called twice at once.
@@ -86,7 +89,10 @@ func (l *connections) Accept() (net.Conn, error) {
 			fault = l.quota.Take(site)
 		}
 		if fault == nil {
-			return l.count(conn.(*net.TCPConn), site), nil // main listens on TCP only
+			if client := l.count(conn.(*net.TCPConn), site); client != nil { // main listens on TCP only
+				return client, nil
+			}
+			continue
 		}
 		l.refused.Add(1)
 		if now := time.Now(); now.Sub(l.saidRefused) >= fullEvery {
@@ -119,26 +125,53 @@ func (l *connections) makeRoom(site netip.Prefix) bool {
 	return true
 }
 
+// count returns the connection as one that counts until it is closed; nil if it is
+// closed already.
 func (l *connections) count(conn *net.TCPConn, site netip.Prefix) *counted {
-	c := &counted{TCPConn: conn, network: networkOf(site)}
+	c := &counted{network: networkOf(site)}
 	c.idle.Store(true)
 	c.keep = func() {}
+	client, err := inbound.New(conn, &l.leaves, func() {
+		c.keep()
+		l.quota.Give(site)
+	})
+	if err != nil {
+		_ = conn.Close()
+		l.quota.Give(site)
+		return nil
+	}
+	c.Conn = client
 	if site.IsValid() { // what is no trusted proxy's can be cut
 		l.crowd.join(c)
 		c.keep = sync.OnceFunc(func() { l.crowd.leave(c) })
 	}
-	c.give = sync.OnceFunc(func() {
-		c.keep()
-		l.quota.Give(site)
-	})
 	return c
 }
 
-// follow is an http.Server's ConnState: it notes which connections have a request.
-func (l *connections) follow(conn net.Conn, state http.ConnState) {
-	if c := countedBelow(conn); c != nil {
-		c.idle.Store(state == http.StateNew || state == http.StateIdle)
+// context is an http.Server's ConnContext.
+func (l *connections) context(ctx context.Context, conn net.Conn) context.Context {
+	c := countedBelow(conn)
+	if c == nil {
+		return ctx
 	}
+	ctx = context.WithValue(ctx, connectionKey{}, c)
+	if conn != net.Conn(c) {
+		return ctx // TLS, which reads ahead
+	}
+	return c.Context(ctx)
+}
+
+// follow is an http.Server's ConnState: it notes which connections have a request, and
+// tells those that are taken over.
+func (l *connections) follow(conn net.Conn, state http.ConnState) {
+	c := countedBelow(conn)
+	if c == nil {
+		return
+	}
+	if state == http.StateHijacked && conn == net.Conn(c) {
+		c.HandedOver()
+	}
+	c.idle.Store(state == http.StateNew || state == http.StateIdle)
 }
 
 // countedBelow returns the connection, which TLS may be spoken on; nil for another one.
@@ -165,17 +198,8 @@ func (l *connections) site(conn net.Conn) netip.Prefix {
 
 // counted is a connection that counts until it is closed.
 type counted struct {
-	*net.TCPConn
+	*inbound.Conn
 	network netip.Prefix
 	idle    atomic.Bool // nothing of a request has come, or none since the last answer
 	keep    func()      // has it never be cut; it is nobody's in the crowd then
-	give    func()
-}
-
-// Socket says that only the end of the connection is anything special.
-func (c *counted) Socket() *net.TCPConn { return c.TCPConn }
-
-func (c *counted) Close() error {
-	defer c.give()
-	return c.TCPConn.Close()
 }

@@ -193,8 +193,11 @@ func TestFewConnectionsAreLookedAtHoweverManyThereAre(t *testing.T) {
 
 func TestWhichConnectionsHaveARequestIsKnownBelowTLSToo(t *testing.T) {
 	t.Parallel()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer func() { _ = listener.Close() }()
 	l := limitConnections(nil, &pinboard.Environment{}, zap.NewNop())
-	c := l.count(nil, netip.MustParsePrefix("192.0.2.1/32"))
+	c := l.count(dialTo(t, listener.Addr().String()).(*net.TCPConn), netip.MustParsePrefix("192.0.2.1/32"))
 	for _, conn := range []net.Conn{c, tls.Server(c, &tls.Config{MinVersion: tls.VersionTLS12})} {
 		for state, idle := range map[http.ConnState]bool{
 			http.StateNew: true, http.StateActive: false, http.StateIdle: true, http.StateHijacked: false,

@@ -17,6 +17,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -72,6 +73,7 @@ func run(ctx context.Context, lookup func(string) (string, bool)) (status int) {
 	}
 	log = leak.Logger(log)
 	defer func() { _ = log.Sync() }()
+	defer runtime.KeepAlive(newFloor(lookup))
 	if err := serve(ctx, env, certified, log); err != nil {
 		log.Error("stopped", zap.Error(err))
 		return 1
@@ -120,7 +122,7 @@ func serve(ctx context.Context, env pinboard.Environment, certified *certificate
 		MaxHeaderBytes:    limits.URLBytes + limits.HeaderBytes + 4*limits.HeaderLines, // with ": " and the ends of lines
 		ErrorLog:          zap.NewStdLog(log.Named("http")),
 		ConnState:         limited.follow,
-		ConnContext:       withConnection,
+		ConnContext:       limited.context,
 	}
 	speak(server, env.H2C, certified, log)
 	// Runs once the listener is closed, so that no new request is turned away.

@@ -1,21 +1,9 @@
 package main
 
-import (
-	"context"
-	"net"
-	"net/http"
-)
+import "net/http"
 
 // connectionKey is of a request's connection in its context.
 type connectionKey struct{}
-
-// withConnection is an http.Server's ConnContext.
-func withConnection(ctx context.Context, conn net.Conn) context.Context {
-	if c := countedBelow(conn); c != nil {
-		return context.WithValue(ctx, connectionKey{}, c)
-	}
-	return ctx
-}
 
 // keepWorkers has no connection cut for those of others by which a worker has got a
 // lease. It has no request most of the time, and would be the first of its network to be

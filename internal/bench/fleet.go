@@ -112,12 +112,12 @@ func (r *recorder) Do(_ context.Context, cmd rueidis.Completed) rueidis.RedisRes
 }
 
 // Where the words of a placement's command are: see resolve.lua. They begin with
-// EVALSHA, its digest, and two keys by their number.
+// EVALSHA, its digest, and three keys by their number.
 const (
 	// limitAt is the one that says how far Redis' clock can have come.
-	limitAt = 3 + 2 + 3
+	limitAt = 3 + 3 + 3
 	// idsAt is where those of the first id begin, and idWords how many an id has.
-	idsAt, idWords = 3 + 2 + 5, 4
+	idsAt, idWords = 3 + 3 + 5, 4
 )
 
 // commands returns the command by which so many of the requests are asked of Redis

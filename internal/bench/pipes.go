@@ -103,6 +103,9 @@ func skip(r *bufio.Reader, wanted int64) error {
 	if err != nil {
 		return err
 	}
+	if n < 1 {
+		return errors.New("an answer is empty")
+	}
 	if inner, err := r.Peek(1); err == nil && inner[0] == '*' {
 		for range n {
 			if err := skip(r, wanted); err != nil {

@@ -20,13 +20,21 @@ type Quota[K comparable] struct {
 
 	mu    sync.Mutex
 	total int
-	of    map[K]int
+	of    map[K]*share
+	spare []*share // a few that are nobody's
 }
+
+// share is how much one has. Its place is kept, so that to take one more looks the
+// key up once.
+type share struct{ n int }
+
+// spares is how many shares are kept for those who come next.
+const spares = 64
 
 // New returns a Quota of so many in all, of which each key may have some; the
 // zero key may have all.
 func New[K comparable](most, each int) *Quota[K] {
-	return &Quota[K]{most: most, each: each, of: map[K]int{}}
+	return &Quota[K]{most: most, each: each, of: map[K]*share{}}
 }
 
 // Take returns nil if there is one more for the key, which must be given back.
@@ -35,17 +43,36 @@ func (q *Quota[K]) Take(key K) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	var nobody K
+	var s *share
+	if key != nobody {
+		s = q.of[key]
+	}
 	switch {
-	case key != nobody && q.of[key] >= q.each:
+	case key != nobody && (s != nil && s.n >= q.each || q.each <= 0):
 		return ErrShare
 	case q.total >= q.most:
 		return ErrFull
 	}
 	q.total++
 	if key != nobody {
-		q.of[key]++
+		if s == nil {
+			s = q.share()
+			q.of[key] = s
+		}
+		s.n++
 	}
 	return nil
+}
+
+// share returns an empty one; the caller holds the lock.
+func (q *Quota[K]) share() *share {
+	last := len(q.spare) - 1
+	if last < 0 {
+		return &share{}
+	}
+	s := q.spare[last]
+	q.spare = q.spare[:last]
+	return s
 }
 
 // Give gives one back that was taken for the key.
@@ -53,10 +80,15 @@ func (q *Quota[K]) Give(key K) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.total--
-	if n := q.of[key]; n > 1 {
-		q.of[key] = n - 1
-	} else {
+	s := q.of[key]
+	if s == nil {
+		return // nobody's
+	}
+	if s.n--; s.n == 0 {
 		delete(q.of, key)
+		if len(q.spare) < spares {
+			q.spare = append(q.spare, s)
+		}
 	}
 }
 

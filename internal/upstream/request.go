@@ -109,7 +109,7 @@ type Request struct {
 var ErrTooLate = errors.New("there was no connection for the request in time")
 
 // tooLate reports whether the request must not be sent any more.
-func (r *Request) tooLate() bool { return !r.Until.IsZero() && !time.Now().Before(r.Until) }
+func (r *Request) tooLate() bool { return !r.Until.IsZero() && time.Until(r.Until) <= 0 }
 
 // ErrMalformedRequest is returned for a request that would not be read as what
 // it is. Nothing was sent.

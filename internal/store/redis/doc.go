@@ -38,14 +38,16 @@
 //
 //	s:SID      hash    a session in this bucket; it lives as long as the lease.
 //	                   Of its rows, taken counts those placed since its last
-//	                   heartbeat, and rows all others
+//	                   heartbeat that no score tells, and rows those from before
 //	r:LEAF     hash    rows, id to "epoch sid", with the letter of store.Why behind
 //	                   the epoch
 //	leaves     string  a bitmap of the r: keys that exist
 //	meta       hash    last epoch, quarantine, version of the candidates, a bound on
 //	                   their headroom (best), state of the sweep
 //	sessions   zset    sids by end of lease: a hint
-//	candidates zset    sids by headroom; its members may have lapsed
+//	candidates zset    sids by what is left of the headroom that they reported,
+//	                   which tells of the placements since then; its members may
+//	                   have lapsed
 //	generation string  another number whenever a session ends before its lease,
 //	                   is stopped, or gives way to a host name: see Known
 //	clients    hash    clientId to its newest generation and its sids here

@@ -75,7 +75,7 @@ func (d *directory) Counts(ctx context.Context, sessions []store.Session) ([][]i
 				for _, p := range some {
 					args = append(args, sessions[p.session].ID)
 				}
-				calls, asked = append(calls, countsScript.with([]string{b.sessions()}, args...)), append(asked, some)
+				calls, asked = append(calls, countsScript.with([]string{b.sessions(), b.candidates()}, args...)), append(asked, some)
 			}
 		}
 	}

@@ -190,7 +190,7 @@ func TestIdsGoAtOnceAndThoseThatComeMeanwhileGoTogether(t *testing.T) {
 	c.finish(t)
 	require.Equal(t, []int{3}, c.later())
 	c.requirePlaced(t, "a", "b", "c", "busy-0", "busy-1")
-	require.Equal(t, fmt.Sprint(3+maxFree), c.do1(t, "HGET", c.session("s"), "taken"))
+	require.Equal(t, 3+maxFree, c.taken(t, "s"))
 
 	c.ask(t.Context(), "d") // at once again
 	c.finish(t)
@@ -376,7 +376,7 @@ func TestARefusedCallHasPlacedNothing(t *testing.T) {
 				require.Empty(t, c.owner(t, id))
 			}
 			require.Empty(t, c.do1(t, "HGET", c.meta(), "epoch"))
-			require.Equal(t, "0", c.do1(t, "HGET", c.session("s"), "taken"))
+			require.Zero(t, c.taken(t, "s"))
 		})
 	}
 }

@@ -38,6 +38,11 @@ func FuzzIdsTogetherAreAsIfInTurn(f *testing.F) {
 			}
 		}
 		require.Equal(t, p.held(t, p.other, reqs), p.held(t, p.one, reqs), "%+v", reqs)
+		for sid := range p.live {
+			if p.plainly {
+				require.Equal(t, p.taken[sid], p.one.taken(t, sid), "what %s got, of %+v", sid, reqs)
+			}
+		}
 		for _, b := range []bucketOf{p.one, p.other} {
 			rising := append([]int64{p.last}, p.epochs[b.bucketKeys]...)
 			require.True(t, slices.IsSorted(rising) && len(slices.Compact(slices.Clone(rising))) == len(rising), "%v", rising)
@@ -46,6 +51,76 @@ func FuzzIdsTogetherAreAsIfInTurn(f *testing.F) {
 			require.GreaterOrEqual(t, known, rising[len(rising)-1], "the bucket's own is no lower")
 		}
 	})
+}
+
+// Whatever a headroom is, each placement is counted, also while its owner takes none, and
+// once: as one since the last heartbeat, and as a row.
+func TestEachPlacementIsCountedWhateverTheHeadroom(t *testing.T) {
+	t.Parallel()
+	const n = 5
+	for _, headroom := range []float64{0, 0.1, 1, 2.5, n, 1000, 1 << 52, 1<<52 + 1, 1 << 53, 1e18, math.MaxFloat64} {
+		t.Run(fmt.Sprint(headroom), func(t *testing.T) {
+			t.Parallel()
+			b := openBucket(t)
+			b.candidate(t, "s", headroom)
+			asked := []*store.Session{{ID: "s", Namespaces: []string{"/counters"}}}
+			counted := func(taken int, left float64) {
+				t.Helper()
+				got, err := b.directory.taken(t.Context(), asked)
+				require.NoError(t, err)
+				require.Equal(t, []int64{int64(taken)}, got)
+				rows := b.calling(t, countsScript.with([]string{b.sessions(), b.candidates()}, string(b.bucketKeys), "s"))
+				require.Equal(t, int64(n), rows.int(), "placements")
+				if score := b.do1(t, "ZSCORE", b.candidates(), "s"); score != "" {
+					require.Equal(t, left, number64(t, score))
+				}
+			}
+			for i := range n {
+				require.Equal(t, store.Placed, b.ask(t, fmt.Sprint("id-", i)).Outcome)
+			}
+			left := max(0, headroom-n)
+			if headroom > 1<<52 {
+				left = headroom
+			}
+			counted(n, left)
+			b.apply(t, state{sid: "s", version: 2})
+			require.Empty(t, b.do1(t, "ZSCORE", b.candidates(), "s"))
+			counted(n, 0)
+			for version := range int64(2) {
+				b.apply(t, state{sid: "s", version: 3 + version, takes: true})
+				counted(n, left)
+			}
+			b.apply(t, state{sid: "s", version: 5, takes: true, renew: 60_000, headroom: 7})
+			counted(0, 7)
+		})
+	}
+}
+
+func number64(t *testing.T, text string) float64 {
+	t.Helper()
+	n, err := strconv.ParseFloat(text, 64)
+	require.NoError(t, err)
+	return n
+}
+
+func TestASessionThatIsReplacedKeepsItsCount(t *testing.T) {
+	t.Parallel()
+	b := openBucket(t)
+	b.candidate(t, "s", 100)
+	require.Equal(t, store.Placed, b.ask(t, "x").Outcome)
+	b.join(t, "s2", "client of s", 2)
+	require.Empty(t, b.do1(t, "ZSCORE", b.candidates(), "s"))
+	require.Equal(t, 1, b.taken(t, "s"))
+}
+
+// A session whose rows are all told by its score may leave dead rows like any other.
+func TestRowsOfACandidateThatLeavesAreSwept(t *testing.T) {
+	t.Parallel()
+	b := openBucket(t)
+	b.candidate(t, "s", 100)
+	require.Equal(t, store.Placed, b.ask(t, "x").Outcome)
+	b.calling(t, leaveScript.with([]string{b.meta(), b.sessions(), b.candidates(), b.none()}, string(b.bucketKeys), "s"))
+	require.Equal(t, "1", b.do1(t, "HGET", b.meta(), "dirty"))
 }
 
 func TestThoseBeforeAnIdThatFailsAreAnsweredAndCounted(t *testing.T) {
@@ -71,7 +146,7 @@ func TestThoseBeforeAnIdThatFailsAreAnsweredAndCounted(t *testing.T) {
 			require.Equal(t, "s", b.owner(t, ids[i]))
 		}
 	}
-	require.Equal(t, "3", b.do1(t, "HGET", b.session("s"), "taken"))
+	require.Equal(t, 3, b.taken(t, "s"))
 	require.Equal(t, "997", b.do1(t, "ZSCORE", b.candidates(), "s"))
 }
 
@@ -91,7 +166,7 @@ type pair struct {
 }
 
 func newPair(t *testing.T, rng *rand.Rand) *pair {
-	d := open(t, time.Hour)
+	d := open(t, 10*time.Minute)
 	p := &pair{
 		rng: rng, live: map[string]store.Candidate{}, takes: map[string]bool{}, taken: map[string]int{},
 		owners: map[string]string{}, plainly: true, epochs: map[bucketKeys][]int64{},

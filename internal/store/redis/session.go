@@ -281,7 +281,7 @@ func (d *directory) taken(ctx context.Context, sessions []*store.Session) ([]int
 				for _, i := range some {
 					args = append(args, sessions[i].ID)
 				}
-				calls, asked = append(calls, takenScript.with([]string{b.sessions()}, args...)), append(asked, some)
+				calls, asked = append(calls, takenScript.with([]string{b.sessions(), b.candidates()}, args...)), append(asked, some)
 			}
 		}
 	}

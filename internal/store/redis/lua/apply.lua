@@ -15,19 +15,23 @@ if not s[1] then
   return -1
 end
 if tonumber(ver) > tonumber(s[1]) then
+  local n, rows, score = taken(candidates, sid, s[2], s[4]), tonumber(s[5])
   if headroom then
-    call('HSET', session, 'ver', ver, 'takes', takes, 'headroom', headroom, 'taken', 0, 'rows', s[5] + s[4])
-  else
-    call('HSET', session, 'ver', ver, 'takes', takes)
+    n, rows = 0, rows + n
   end
+  local reported = headroom or s[2]
+  if takes ~= '0' then
+    score, n = spend(tonumber(reported), n)
+  end
+  call('HSET', session, 'ver', ver, 'takes', takes, 'headroom', reported, 'taken', n, 'rows', rows)
   if stop == '1' then
     call('HSET', session, 'stopped', 1)
     turn(string.sub(meta, 1, -5))
   end
-  if takes == '0' then
-    unlist(meta, candidates, sid)
+  if score then
+    list(meta, candidates, sid, score)
   else
-    list(meta, candidates, sid, headroom or math.max(0, s[2] - s[4]))
+    unlist(meta, candidates, sid)
   end
 end
 if not lease then

@@ -23,9 +23,11 @@ if entry then
     return 0
   end
   for earlier in string.gmatch(former, '%S+') do
-    if call('EXISTS', base .. 's:' .. earlier) == 1 then
+    local record = base .. 's:' .. earlier
+    local s = call('HMGET', record, 'headroom', 'taken')
+    if s[1] then
       sids = sids .. ' ' .. earlier
-      call('HSET', base .. 's:' .. earlier, 'takes', 0, 'ver', frozen)
+      call('HSET', record, 'takes', 0, 'ver', frozen, 'taken', taken(candidates, earlier, s[1], s[2]))
       unlist(meta, candidates, earlier)
     end
   end

@@ -31,9 +31,9 @@ local function hold(key, ttl)
 end
 
 -- left returns for how many milliseconds a session lives, negative if it is not
--- there. Its record says, as lease, for how long it was last let live. It lives
--- longer than that only if the clock was set back since: then that long from
--- now, which is not before what its worker was told has passed.
+-- there. Its record says, as lease, for how long it was last let live, which is
+-- returned, too. It lives longer than that only if the clock was set back since: then
+-- that long from now, which is not before what its worker was told has passed.
 local function left(session)
   local ms = call('PTTL', session)
   if ms <= 0 then
@@ -42,16 +42,19 @@ local function left(session)
   local lease = tonumber(call('HGET', session, 'lease') or ms)
   if ms > lease then
     call('PEXPIRE', session, lease)
-    return lease
+    return lease, lease
   end
-  return ms
+  return ms, lease
 end
 
 -- renew lets a session live for at least ttl more milliseconds, and returns for
 -- how long it lives now.
 local function renew(session, ttl)
-  local lives = math.max(left(session), ttl)
+  local ms, lease = left(session)
+  local lives = math.max(ms, ttl)
   call('PEXPIRE', session, lives)
-  call('HSET', session, 'lease', lives)
+  if lives ~= lease then
+    call('HSET', session, 'lease', lives)
+  end
   return lives
 end

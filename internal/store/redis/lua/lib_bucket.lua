@@ -3,20 +3,44 @@
 -- frozen is the version of a session's state that no later state replaces.
 local frozen = 9007199254740991
 
--- list makes a session a candidate, with a headroom; unlist takes it from them.
--- The version changes with the set. best is no less than any candidate's headroom:
+-- A candidate's score is what is left of the headroom that it reported, and tells so of
+-- the placements that it got since. The record counts, as taken, only those that the
+-- score does not tell: they came when nothing was left, or they are too little to be
+-- taken off a headroom that is this large. Of a session that is no candidate it
+-- counts all.
+local countless = 2 ^ 52
+
+-- taken returns how many placements a session got since it reported its headroom;
+-- counted is its record's taken.
+local function taken(candidates, sid, headroom, counted)
+  local score = call('ZSCORE', candidates, sid)
+  return counted + (score and math.ceil(headroom - score) or 0)
+end
+
+-- spend returns the score of a candidate that got n placements, and how many of them
+-- that does not tell. resolve.lua does the same, one by one.
+local function spend(headroom, n)
+  if headroom > countless then
+    return headroom, n
+  end
+  local score = math.max(0, headroom - n)
+  return score, n - math.ceil(headroom - score)
+end
+
+-- list makes a session a candidate, with a score; unlist takes it from them.
+-- The version changes with the set. best is no less than any candidate's score:
 -- list raises it, and resolve.lua lowers it.
 local function changed(meta)
   call('HSET', meta, 'version', rise(call('HGET', meta, 'version'), micros()))
 end
 
-local function list(meta, candidates, sid, headroom)
-  if call('ZADD', candidates, headroom, sid) == 1 then
+local function list(meta, candidates, sid, score)
+  if call('ZADD', candidates, score, sid) == 1 then
     changed(meta)
   end
   local best = call('HGET', meta, 'best')
-  if best and tonumber(best) < tonumber(headroom) then
-    call('HSET', meta, 'best', headroom)
+  if best and tonumber(best) < score then
+    call('HSET', meta, 'best', score)
   end
 end
 
@@ -48,13 +72,14 @@ end
 -- finish ends a session in the bucket: its rows are dead rows from now on.
 local function finish(base, meta, sessions, candidates, sid)
   local record = base .. 's:' .. sid
-  local s = call('HMGET', record, 'rows', 'taken')
+  local s = call('HMGET', record, 'rows', 'taken', 'headroom')
   if s[1] then
+    local rows = s[1] + taken(candidates, sid, s[3], s[2])
     call('DEL', record)
     call('ZREM', sessions, sid)
     vacate(meta, math.floor(micros() / 1000))
     turn(base)
-    if s[1] + s[2] ~= 0 then
+    if rows ~= 0 then
       dirty(meta)
     end
   end

@@ -37,18 +37,66 @@ local record = base .. 's:'
 -- have changed, what the bucket says (m).
 local t, now, m, current, changed
 
--- Of each worker that gets ids: its record as it is by now, and behind that how many
--- of them are not counted there yet, and what its lease has left. They are counted when
--- all ids have their rows, or when workers have to be compared.
-local workers = {}
+-- Of each worker that may get ids: its score as it is by now, false if it is no
+-- candidate, and what its lease has left, false if it is gone. What the ids lowered
+-- goes to candidates when all have their rows, or when workers have to be compared.
+-- Placements that no score tells are counted in records; see lib_bucket.lua.
+local scores, leases, lowered, untold, countless = {}, {}, {}, {}, 2 ^ 52
 local function settle()
-  for sid, w in pairs(workers) do
-    if w[5] > 0 then
-      call('ZADD', candidates, math.max(0, w[2] - w[3]), sid)
-      call('HINCRBY', record .. sid, 'taken', w[5])
-      w[5] = 0
+  local words, k = {}, 0
+  for sid, score in pairs(lowered) do
+    words[k + 1], words[k + 2] = score, sid
+    k = k + 2
+    scores[sid] = score
+  end
+  if k > 0 then
+    call('ZADD', candidates, unpack(words))
+  end
+  for sid, more in pairs(untold) do
+    call('HINCRBY', record .. sid, 'taken', more)
+  end
+  lowered, untold = {}, {}
+end
+
+-- look reads the scores of those whom ids from one on prefer.
+local function look(from)
+  local sids, k = {}, 0
+  for i = from + 2, 4 * n + 4, 4 do
+    local sid = ARGV[i]
+    if sid ~= '' and scores[sid] == nil then
+      scores[sid] = false
+      k = k + 1
+      sids[k] = sid
     end
   end
+  local found = call('ZMSCORE', candidates, unpack(sids))
+  for i = 1, k do
+    scores[sids[i]] = found[i] and found[i] + 0
+  end
+end
+
+-- lease returns what a worker's has left, false if it is gone. A quarantine is as long
+-- as a lease, which all nodes have in common: only if the clock was set back, more
+-- can be left, and is cut down to what the record tells.
+local quarantine = ARGV[5] + 0
+local function lease(sid)
+  local left = leases[sid]
+  if left == nil then
+    local session = record .. sid
+    left = call('PTTL', session)
+    if left > quarantine then
+      local most = tonumber(call('HGET', session, 'lease') or left)
+      if left > most then
+        left = most
+        call('PEXPIRE', session, most)
+      end
+    end
+    if left < 1 then
+      left = left ~= -2 and 1
+    end
+    leases[sid] = left
+  end
+  return left
 end
 
 local away
@@ -98,9 +146,8 @@ for i = 6, 4 * n + 2, 4 do
     end
   end
 
-  -- The choice is store.Choose's. It ends with a sid and, of its record, whether it
-  -- takes placements, the headroom that it reported, and the placements since.
-  local sid, w
+  -- The choice is store.Choose's. It ends with a sid, whose score and lease are known.
+  local sid, score
   local why, fresh = 't', false
   if not answer then
     if not t then
@@ -112,11 +159,16 @@ for i = 6, 4 * n + 2, 4 do
       current = view == '-1' or view == (m[3] or '0')
     end
     if preferred ~= '' then
-      w = workers[preferred] or call('HMGET', record .. preferred, 'takes', 'headroom', 'taken', 'lease')
+      if n == 1 then
+        scores[preferred] = tonumber(call('ZSCORE', candidates, preferred) or nil)
+      elseif scores[preferred] == nil then
+        look(i)
+      end
+      score = lowered[preferred] or scores[preferred]
       -- Mostly nothing is in the way, and none has more than the preferred one has to
       -- have at least: best is no less than any headroom here, though it may be out of date.
-      if w[1] == '1' and m[2] == '0' and m[4] and current and now <= limit and not refusal
-        and math.max(0, w[2] - w[3]) * factor >= m[4] + 0 then
+      if score and m[2] == '0' and m[4] and current and now <= limit and not refusal
+        and score * factor >= m[4] + 0 and lease(preferred) then
         sid, why = preferred, string.sub(ARGV[i + 3], -1)
       end
     end
@@ -126,7 +178,7 @@ for i = 6, 4 * n + 2, 4 do
     settle()
     changed = true
     local set = limit == -1
-    local quarantine, first, second, third = tonumber(ARGV[5]), string.match(ARGV[i + 3], '^(%d+) (%d+) (%d+)')
+    local first, second, third = string.match(ARGV[i + 3], '^(%d+) (%d+) (%d+)')
 
     -- unplaced answers where the id gets no owner; so a placement that was refused is
     -- given up, too. That there is no session at all comes before everything else.
@@ -165,7 +217,7 @@ for i = 6, 4 * n + 2, 4 do
       return told
     end
 
-    -- choose returns the sid and its record, or nil and the answer.
+    -- choose returns the sid, or nil and the answer.
     local function choose()
       if not set and limit ~= 0 and now > limit then
         return nil, {stepped, now}
@@ -187,31 +239,30 @@ for i = 6, 4 * n + 2, 4 do
         excluded = string.match(call('HGET', base .. 'clients', client) or '', '^%d+ %d+ (%S+)')
       end
 
-      if preferred ~= '' and preferred ~= excluded and current then
-        if w[1] == '1' then
-          -- To see whether any has more is cheaper than to read how much the best has.
-          local enough = string.format('(%.17g', math.max(0, w[2] - w[3]) * factor)
-          local more = call('ZCOUNT', candidates, enough, '+inf')
-          if more > 0 and excluded then
-            local headroom = call('ZSCORE', candidates, excluded)
-            if headroom and tonumber(headroom) > tonumber(string.sub(enough, 2)) then
-              more = more - 1
-            end
-          end
-          if more == 0 then
-            why = string.sub(ARGV[i + 3], -1)
-            -- So best is out of date, or of no use in this case.
-            call('HSET', meta, 'best', call('ZREVRANGE', candidates, 0, 0, 'WITHSCORES')[2] or 0)
-            return preferred, w
-          end
-          -- The best must be live to go before.
-          local best = call('ZREVRANGE', candidates, 0, 1)
-          best = best[1] == excluded and best[2] or best[1]
-          if call('EXISTS', record .. best) == 0 then
-            return nil, {again, best}
-          end
-        elseif not w[1] and call('ZSCORE', candidates, preferred) then
+      if score and preferred ~= excluded and current then
+        if not lease(preferred) then
           return nil, {again, preferred}
+        end
+        -- To see whether any has more is cheaper than to read how much the best has.
+        local enough = string.format('(%.17g', score * factor)
+        local more = call('ZCOUNT', candidates, enough, '+inf')
+        if more > 0 and excluded then
+          local headroom = call('ZSCORE', candidates, excluded)
+          if headroom and tonumber(headroom) > tonumber(string.sub(enough, 2)) then
+            more = more - 1
+          end
+        end
+        if more == 0 then
+          why = string.sub(ARGV[i + 3], -1)
+          -- So best is out of date, or of no use in this case.
+          call('HSET', meta, 'best', call('ZREVRANGE', candidates, 0, 0, 'WITHSCORES')[2] or 0)
+          return preferred
+        end
+        -- The best must be live to go before.
+        local best = call('ZREVRANGE', candidates, 0, 1)
+        best = best[1] == excluded and best[2] or best[1]
+        if call('EXISTS', record .. best) == 0 then
+          return nil, {again, best}
         end
       end
 
@@ -233,11 +284,11 @@ for i = 6, 4 * n + 2, 4 do
         local c = call('ZRANGE', candidates, rank, rank, 'WITHSCORES')
         return c[1], tonumber(c[2])
       end
-      local one
+      local one, a
       if count == 1 then
-        one = at(0)
+        one, a = at(0)
       else
-        local a, other, b
+        local other, b
         local j, k = first % count, second % (count - 1)
         if k >= j then
           k = k + 1
@@ -245,26 +296,20 @@ for i = 6, 4 * n + 2, 4 do
         one, a = at(j)
         other, b = at(k)
         if a < b or a == b and third % 2 == 1 then
-          one, other = other, one
+          one, a, other = other, b, one
         end
         if call('EXISTS', record .. other) == 0 then
           return nil, {again, other}
         end
       end
-      local s = workers[one] or call('HMGET', record .. one, 'takes', 'headroom', 'taken', 'lease')
-      if not s[1] then
+      if not lease(one) then
         return nil, {again, one}
       end
-      return one, s
+      scores[one] = a
+      return one
     end
 
-    local found
-    sid, found = choose()
-    if sid then
-      w = found
-    else
-      answer = found
-    end
+    sid, answer = choose()
   end
 
   if sid then
@@ -296,19 +341,13 @@ for i = 6, 4 * n + 2, 4 do
     if call('HSET', rows, id, text .. why .. ' ' .. sid) == 1 and call('HLEN', rows) == 1 then
       call('SETBIT', base .. 'leaves', leaf, 1)
     end
-    local left = w[6]
-    if not left then
-      local session = record .. sid
-      left = call('PTTL', session)
-      if w[4] and left > w[4] + 0 then
-        left = w[4] + 0
-        call('PEXPIRE', session, w[4])
-      end
-      w[5], w[6] = 0, math.max(1, left)
+    score = lowered[sid] or scores[sid]
+    if score > 0 and score <= countless then
+      lowered[sid] = score > 1 and score - 1 or 0
+    else
+      untold[sid] = (untold[sid] or 0) + 1
     end
-    w[3], w[5] = w[3] + 1, w[5] + 1
-    workers[sid] = w
-    answer = {placed, sid, epoch, w[6], 0, now, why, former or ''}
+    answer = {placed, sid, epoch, leases[sid], 0, now, why, former or ''}
   end
   answers[#answers + 1] = answer
 end
