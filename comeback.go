@@ -23,7 +23,7 @@ type comeback struct {
 
 	mu sync.Mutex
 	// asked is when the latest question was put that was answered, and failed when the
-	// latest one since then was seen to fail, if any.
+	// latest one since then was seen to fail, if any: see note and heard.
 	asked, failed time.Time
 	until         time.Time
 }
@@ -62,6 +62,22 @@ func (c *comeback) note(ctx context.Context, asked time.Time, err error) {
 		return
 	case c.long(now):
 		c.until = now.Add(c.grace())
+	}
+	c.failed = time.Time{}
+	if asked.After(c.asked) {
+		c.asked = asked
+	}
+}
+
+// heard takes in that the store answered a question of this node's own, put at that time.
+// So a node that nobody asks does not take a moment's failure for the end of an outage
+// since it was last asked. It tells of no end of one: what has failed may have been another
+// part of the store.
+func (c *comeback) heard(asked time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.failed.IsZero() && time.Since(c.failed) <= c.lease*2/5 {
+		return
 	}
 	c.failed = time.Time{}
 	if asked.After(c.asked) {

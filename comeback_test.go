@@ -92,6 +92,11 @@ func TestOnlyALongOutageDelaysPlacements(t *testing.T) {
 	t.Parallel()
 	for name, away := range map[string]func(n *regNode){
 		"a short one": func(n *regNode) { n.outage(7 * time.Second) },
+		"a moment, after a minute in which nobody asked": func(n *regNode) {
+			time.Sleep(time.Minute) // virtual time
+			n.pb.sweepOnce(n.t.Context())
+			n.outage(time.Second)
+		},
 		"two moments": func(n *regNode) {
 			n.outage(time.Second)
 			time.Sleep(10 * time.Second) // virtual time; nobody asks
@@ -177,6 +182,23 @@ func TestAnOutageBeginsWithTheLastAnswer(t *testing.T) {
 		time.Sleep(5 * time.Second) // virtual time; nobody asks
 		n.outage(3 * time.Second)
 		_, err = n.resolve("new", nil)
+		requireRefusal(t, err, http.StatusServiceUnavailable)
+	})
+}
+
+// What the node asks by itself may go to another part of the store.
+func TestACleanUpTellsOfNoEndOfAnOutage(t *testing.T) {
+	t.Parallel()
+	inPlacingBubble(t, Options{}, func(t *testing.T, n *regNode) {
+		w := n.ready(10, "/a")
+		n.store.fail(errStoreTest, "Heartbeat")
+		for range 4 {
+			require.Equal(t, http.StatusServiceUnavailable, w.heartbeat().status)
+			n.pb.sweepOnce(t.Context())
+			time.Sleep(3 * time.Second) // virtual time
+		}
+		n.store.intercept(nil)
+		_, err := n.resolve("x", nil)
 		requireRefusal(t, err, http.StatusServiceUnavailable)
 	})
 }

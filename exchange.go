@@ -322,6 +322,11 @@ func (e *exchange) gone() error {
 	return gone(e.r)
 }
 
+// chunkRead is the most that is read at once of a body in chunks, in bytes. The server
+// waits until a read is full, or a chunk is over: what comes slowly within a long one waits
+// for so much, and a client that sends so much in a BodyPause does not pause.
+const chunkRead = 64 << 10
+
 // source is the client's body.
 type source struct{ e *exchange }
 
@@ -331,6 +336,9 @@ func (s source) Read(p []byte) (int, error) {
 	s.e.mu.Unlock()
 	s.e.awaiting.watch()
 	defer s.e.awaiting.rest()
+	if r := s.e.r; r.ProtoMajor == 1 && r.ContentLength < 0 {
+		p = p[:min(len(p), chunkRead)]
+	}
 	n, err := s.e.r.Body.Read(p)
 	s.e.in.Add(int64(n))
 	return n, err

@@ -166,7 +166,11 @@ func (p *Pinboard) sweep(ctx context.Context) {
 func (p *Pinboard) sweepOnce(ctx context.Context) (more bool) {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
+	asked := time.Now()
 	removed, more, err := p.store.Sweep(ctx)
+	if err == nil {
+		p.placer.back.heard(asked)
+	}
 	switch {
 	case errors.Is(err, context.Canceled):
 		return false

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/netip"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -82,7 +83,9 @@ func (l *connections) Accept() (net.Conn, error) {
 		}
 		site := l.site(conn)
 		fault := l.quota.Take(site)
-		if errors.Is(fault, quota.ErrFull) && l.makeRoom(site) {
+		// For a trusted proxy nobody is cut: nothing says for whom it comes, and in front
+		// of all clients it would take the connections of the workers, one by one.
+		if errors.Is(fault, quota.ErrFull) && site.IsValid() && l.makeRoom(site) {
 			fault = l.quota.Take(site)
 		}
 		if fault == nil {
@@ -127,10 +130,9 @@ func (l *connections) makeRoom(site netip.Prefix) bool {
 func (l *connections) count(conn *net.TCPConn, site netip.Prefix) *counted {
 	c := &counted{network: networkOf(site)}
 	c.idle.Store(true)
+	c.keep = func() {}
 	client, err := inbound.New(conn, &l.leaves, func() {
-		if site.IsValid() {
-			l.crowd.leave(c)
-		}
+		c.keep()
 		l.quota.Give(site)
 	})
 	if err != nil {
@@ -141,30 +143,44 @@ func (l *connections) count(conn *net.TCPConn, site netip.Prefix) *counted {
 	c.Conn = client
 	if site.IsValid() { // what is no trusted proxy's can be cut
 		l.crowd.join(c)
+		c.keep = sync.OnceFunc(func() { l.crowd.leave(c) })
 	}
 	return c
 }
 
 // context is an http.Server's ConnContext.
 func (l *connections) context(ctx context.Context, conn net.Conn) context.Context {
-	if c, ok := conn.(*counted); ok {
-		return c.Context(ctx)
+	c := countedBelow(conn)
+	if c == nil {
+		return ctx
 	}
-	return ctx // TLS, which reads ahead
+	ctx = context.WithValue(ctx, connectionKey{}, c)
+	if conn != net.Conn(c) {
+		return ctx // TLS, which reads ahead
+	}
+	return c.Context(ctx)
 }
 
 // follow is an http.Server's ConnState: it notes which connections have a request, and
 // tells those that are taken over.
 func (l *connections) follow(conn net.Conn, state http.ConnState) {
-	if c, ok := conn.(*counted); ok && state == http.StateHijacked {
+	c := countedBelow(conn)
+	if c == nil {
+		return
+	}
+	if state == http.StateHijacked && conn == net.Conn(c) {
 		c.HandedOver()
 	}
+	c.idle.Store(state == http.StateNew || state == http.StateIdle)
+}
+
+// countedBelow returns the connection, which TLS may be spoken on; nil for another one.
+func countedBelow(conn net.Conn) *counted {
 	if over, ok := conn.(*tls.Conn); ok {
 		conn = over.NetConn()
 	}
-	if c, ok := conn.(*counted); ok {
-		c.idle.Store(state == http.StateNew || state == http.StateIdle)
-	}
+	c, _ := conn.(*counted)
+	return c
 }
 
 // site is who a connection counts for; the zero Prefix for a trusted proxy.
@@ -185,4 +201,5 @@ type counted struct {
 	*inbound.Conn
 	network netip.Prefix
 	idle    atomic.Bool // nothing of a request has come, or none since the last answer
+	keep    func()      // has it never be cut; it is nobody's in the crowd then
 }

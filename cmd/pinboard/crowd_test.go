@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"strconv"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -101,7 +102,6 @@ func TestAConnectionWithoutARequestIsCutBeforeOneThatHasOne(t *testing.T) {
 	var open []net.Conn
 	for n := range 8 {
 		conn := dialFrom(t, "127.0.100.1", addr)
-		require.Equal(t, http.StatusOK, healthy(t, conn).StatusCode)
 		if n%2 == 0 { // its request is read, and waits for its body
 			_, err := io.WriteString(conn, "POST /registry/drain HTTP/1.1\r\nHost: p\r\nContent-Length: 2\r\n"+
 				"Expect: 100-continue\r\nAuthorization: Bearer planted-token-of-an-operator\r\n\r\n")
@@ -135,6 +135,60 @@ func TestATrustedProxyLosesNoConnectionToOthers(t *testing.T) {
 		require.Equal(t, http.StatusOK, healthy(t, dialFrom(t, "127.0.100.1", addr)).StatusCode)
 	}
 	require.Equal(t, http.StatusServiceUnavailable, answer(t, dialFrom(t, "127.0.1.1", addr)).StatusCode)
+}
+
+// In front of all clients it has most of what there is, and would take the rest.
+func TestForATrustedProxyNobodyElseIsCut(t *testing.T) {
+	t.Parallel()
+	addr := start(t, "PINBOARD_MAX_CONNECTIONS=4", "PINBOARD_TRUSTED_PROXIES=127.0.100.1")
+	workers := []net.Conn{dialFrom(t, "127.0.1.1", addr), dialFrom(t, "127.0.1.2", addr)}
+	for _, conn := range append(workers, dialFrom(t, "127.0.100.1", addr), dialFrom(t, "127.0.100.1", addr)) {
+		require.Equal(t, http.StatusOK, healthy(t, conn).StatusCode)
+	}
+	require.Equal(t, http.StatusServiceUnavailable, answer(t, dialFrom(t, "127.0.100.1", addr)).StatusCode)
+	for _, conn := range workers {
+		require.Equal(t, http.StatusOK, healthy(t, conn).StatusCode)
+	}
+}
+
+// Else whoever closes what it got, and comes again when others have come back, could have
+// theirs cut without end and without having any.
+func TestWhoClosesWhatItGotHasNoMoreCutThanByKeepingIt(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const has = 10
+		c := newCrowd()
+		for range has {
+			c.join(&counted{network: netip.MustParsePrefix("192.0.2.0/24")})
+		}
+		one, other := netip.MustParsePrefix("198.51.100.0/24"), netip.MustParsePrefix("203.0.113.0/24")
+		for range 2 {
+			cut := 0
+			for c.excess(one) != nil { // which come back at once
+				cut++
+			}
+			require.Equal(t, has-1, cut)
+			require.NotNil(t, c.excess(other))
+			time.Sleep(lately) // virtual time
+		}
+	})
+}
+
+// Else nobody is accepted while one is looked for.
+func TestFewConnectionsAreLookedAtHoweverManyThereAre(t *testing.T) {
+	t.Parallel()
+	for _, networks := range []int{1, 256} {
+		c := newCrowd()
+		for n := range 20 * lookAtMost {
+			c.join(&counted{network: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, byte(n % networks), 0}), 24)})
+		}
+		looked := 0
+		for range c.some() {
+			looked++
+		}
+		require.Equal(t, lookAtMost, looked)
+		require.NotNil(t, c.excess(netip.Prefix{}))
+	}
 }
 
 func TestWhichConnectionsHaveARequestIsKnownBelowTLSToo(t *testing.T) {
@@ -183,6 +237,7 @@ func TestACrowdKnowsWhoHasMost(t *testing.T) {
 			most = max(most, sizes[one.network])
 		}
 		require.Equal(t, most, c.most)
+		clear(c.cutFor)
 		one := c.excess(netip.Prefix{})
 		if most < 2 {
 			require.Nil(t, one)

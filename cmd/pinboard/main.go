@@ -116,7 +116,7 @@ func serve(ctx context.Context, env pinboard.Environment, certified *certificate
 	}
 	limits := pb.Limits()
 	server := &http.Server{
-		Handler:           pb,
+		Handler:           keepWorkers(pb),
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       75 * time.Second,
 		MaxHeaderBytes:    limits.URLBytes + limits.HeaderBytes + 4*limits.HeaderLines, // with ": " and the ends of lines

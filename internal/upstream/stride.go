@@ -1,6 +1,9 @@
 package upstream
 
-import "sync"
+import (
+	"sync"
+	"time"
+)
 
 const (
 	// longStride is what a body is read into while it comes so fast that largeBuffer is
@@ -9,6 +12,10 @@ const (
 	// maxStrides is how many bodies have one at once, so that they hold 16 MiB, however
 	// many there are, and whether or not their workers read. The others do without.
 	maxStrides = 64
+	// quick is how long a read may take of a body that comes fast. One of a body in chunks
+	// waits until the space is full or a chunk has ended, however long that is: what comes
+	// slowly must not wait for much.
+	quick = 50 * time.Millisecond
 )
 
 var longStrides = sync.Pool{New: func() any { return new([longStride]byte) }}
@@ -34,17 +41,17 @@ func (s *stride) space() []byte {
 	return s.large
 }
 
-// took says that n bytes of the space were used, and are done with. The next space may be
-// another one.
-func (s *stride) took(n int) {
+// took says that n bytes of the space were used, which took so long to come, and are done
+// with. The next space may be another one.
+func (s *stride) took(n int, in time.Duration) {
 	switch {
-	case s.long == nil && n == largeBuffer:
+	case s.long == nil && n == largeBuffer && in <= quick:
 		select {
 		case s.of <- struct{}{}:
 			s.long = longStrides.Get().(*[longStride]byte) // see New
 		default:
 		}
-	case s.long != nil && n <= largeBuffer:
+	case s.long != nil && (n <= largeBuffer || in > quick):
 		s.shorten()
 	}
 }

@@ -223,9 +223,9 @@ func (u *upload) send() error {
 	b := newStride(u.pool.strides)
 	defer b.put()
 	for {
-		buf := b.space()
+		buf, begun := b.space(), time.Now()
 		n, err := u.body.Read(buf[chunkHead : len(buf)-chunkTail])
-		p := buf[chunkHead : chunkHead+n]
+		p, came := buf[chunkHead:chunkHead+n], time.Since(begun)
 		ends := err == io.EOF
 		if err != nil && !ends {
 			return &sourceError{err}
@@ -246,7 +246,7 @@ func (u *upload) send() error {
 		if err := u.write(p); err != nil || ends {
 			return err
 		}
-		b.took(chunkHead + n + chunkTail)
+		b.took(chunkHead+n+chunkTail, came)
 	}
 }
 
