@@ -9,7 +9,7 @@ import (
 )
 
 // Time is how long a round is.
-const Time = 5 * time.Millisecond
+const Time = 50 * time.Millisecond
 
 // Rounds asks, after a round, what has been noted in it. Its zero value is ready, and
 // its methods are safe for concurrent use. It has a timer only while there is something
