@@ -31,6 +31,9 @@ func TestPromisesHoldUnderFaults(t *testing.T) {
 	steps := faults.Schedule(number, faults.Shape{Nodes: nodeCount, Workers: workerCount, Lease: lease}, schedule)
 	f := newFleet(t, usual)
 	l := startLoad(t, f, number)
+	if pythonBinary != "" { // else all ids may be the Go workers'
+		f.placedOn(t, l, f.workers[pythonFrom])
+	}
 	done := f.play(t, steps)
 	f.requireRecovered(t, l)
 	acks := l.end()
@@ -98,7 +101,7 @@ func requireSubstance(t *testing.T, h faults.History) {
 	for _, e := range h.Events {
 		kinds[e.Kind] = true
 	}
-	require.Len(t, owners, idCount)
+	require.GreaterOrEqual(t, len(owners), idCount)
 	require.True(t, slices.ContainsFunc(slices.Collect(maps.Values(owners)), func(of map[string]bool) bool { return len(of) > 1 }),
 		"some id moved")
 	require.True(t, languages[false], "a Go worker served")
