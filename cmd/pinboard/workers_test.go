@@ -44,7 +44,7 @@ func TestTheConnectionOfAWorkerIsNotCutForThoseOfOthers(t *testing.T) {
 	).Replace(document))
 	worker := dialFrom(t, "127.0.100.1", addr)
 	session := post(t, worker, "/registry/register", map[string]any{
-		"clientId": "0123456789abcdef0123456789abcdef", "secret": secret, "namespaces": []string{"/counters"}, "advertiseUrl": probed.URL,
+		"clientId": "a-worker-of-another-network", "secret": secret, "namespaces": []string{"/counters"}, "advertiseUrl": probed.URL,
 		"headroom": 1, "draining": false, "challenge": challenge, "challengeValue": "v1",
 	})["sessionId"]
 	for range 3 { // of its network, with a request that does not end
