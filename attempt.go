@@ -232,7 +232,8 @@ func (e *exchange) attachBody(req *upstream.Request, a *attempt) error {
 		if err != nil {
 			return nil, fmt.Errorf("send the body: %w", err)
 		}
-		trailers := maps.Clone(e.trailers)
+		trailers := make(http.Header)
+		maps.Copy(trailers, e.trailers)
 		req.Trailer = trailers
 		body.OnEOF(func() { copyTrailers(trailers, e.r.Trailer) })
 		a.body = body
@@ -270,7 +271,7 @@ func (e *exchange) readOnce(a *attempt) (all []byte, whole bool) {
 		}
 	})
 	defer stop()
-	return e.body.ReadOnce()
+	return e.body.ReadOnce(e.r.ContentLength)
 }
 
 func (e *exchange) setReading(reading bool) {

@@ -93,8 +93,10 @@ func (e *exchange) prepare(v *visit) {
 		e.awaiting.after(&e.x.lates.rounds)
 		e.expects = r.ProtoAtLeast(1, 1) && r.Header.Get(headerExpect) != ""
 		// Read now: the server fills them in while the body is read.
-		e.trailers = make(http.Header)
-		copyTrailers(e.trailers, r.Trailer)
+		if len(r.Trailer) > 0 {
+			e.trailers = make(http.Header)
+			copyTrailers(e.trailers, r.Trailer)
+		}
 	}
 }
 

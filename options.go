@@ -120,7 +120,7 @@ type Options struct {
 	// Proxy, since workers are dialled directly, DialTLSContext, and what it says
 	// of HTTP/2, since workers are spoken to in HTTP/1.1. What is set in Limits
 	// goes before what it says, and that before the defaults of Limits. Default: a
-	// transport with 128 idle connections per worker.
+	// transport with 1,024 idle connections per worker.
 	Transport *http.Transport
 
 	// Logger gets what operators should know. Default: silent.

@@ -85,13 +85,18 @@ func (x *proxy) serve(w http.ResponseWriter, r *http.Request, t target) (apart *
 			x.p.limiter.leave(site)
 		}
 	}()
-	e := &exchange{x: x, w: w, r: r, seen: seen, rc: *http.NewResponseController(w)}
+	return x.entered(&exchange{x: x, w: w, r: r, seen: seen, rc: *http.NewResponseController(w)}, &v, site)
+}
+
+// entered goes on with a request that counts for its client's address. It is apart from
+// serve for the sake of the defers, which are slow where there are many.
+func (x *proxy) entered(e *exchange, v *visit, site netip.Prefix) (apart *detached) {
 	c := &e.call
 	e.trail = x.p.traces.enter()
-	err = x.admit(c, &v)
-	seen.asked(c.instance)
+	err := x.admit(c, v)
+	e.seen.asked(c.instance)
 	if err == nil {
-		if c.counted, err = x.enterID(r.Context(), &c.ask); err == nil {
+		if c.counted, err = x.enterID(e.r.Context(), &c.ask); err == nil {
 			defer func() {
 				if apart == nil {
 					x.p.limiter.leaveID(c.counted)
@@ -99,25 +104,30 @@ func (x *proxy) serve(w http.ResponseWriter, r *http.Request, t target) (apart *
 			}()
 		}
 	}
-	e.trail.begin(&v, c, err)
+	e.trail.begin(v, c, err)
 	defer e.trail.end()
-	switch {
-	case err == errPreflight:
-		seen.answered(http.StatusNoContent)
-		leaveRest(w, r)
-		allowPreflight(w, r)
-		return nil
-	case err != nil:
-		seen.refused(err)
-		x.turnAway(w, r, c.namespace, err)
+	if err != nil {
+		x.deny(e, err)
 		return nil
 	}
-	e.prepare(&v)
+	e.prepare(v)
 	defer e.release()
 	if apart = e.run(); apart != nil {
 		apart.begin(site, c.counted)
 	}
 	return apart
+}
+
+// deny answers a request that was not let in, or needs no more than that.
+func (x *proxy) deny(e *exchange, err error) {
+	if err == errPreflight {
+		e.seen.answered(http.StatusNoContent)
+		leaveRest(e.w, e.r)
+		allowPreflight(e.w, e.r)
+		return
+	}
+	e.seen.refused(err)
+	x.turnAway(e.w, e.r, e.call.namespace, err)
 }
 
 func (x *proxy) proxies() proxies { return x.p.opts.TrustedProxies }
@@ -189,7 +199,10 @@ func (x *proxy) admit(c *call, v *visit) error {
 		return err
 	}
 	c.instance = inst
-	seen := withoutReserved(r, v.reserved)
+	seen := r
+	if _, own := x.p.opts.Passport.(*passport.Standard); v.reserved || !own { // which reads no body
+		seen = withoutReserved(r, v.reserved)
+	}
 	// Also on a cluster call: a static token never reaches a worker.
 	who, err := x.p.opts.Passport.Identify(r.Context(), seen)
 	if err != nil {
@@ -224,9 +237,9 @@ func (x *proxy) admit(c *call, v *visit) error {
 		c.claims.Account = &c.account
 	}
 	c.site = quota.Site(v.addr)
-	addr, t := v.addr, v.target
+	addr, t, reserved := v.addr, v.target, v.reserved
 	c.key = func() (string, bool) {
-		return x.p.affinityKey(t.original(seen), Client{Addr: addr, Identity: who})
+		return x.p.affinityKey(t.original(withoutReserved(r, reserved)), Client{Addr: addr, Identity: who})
 	}
 	return nil
 }

@@ -57,7 +57,7 @@ func (f *front) allocatesLittle() {
 		usual   float64
 	}{
 		http.MethodGet:  {"GET /counters/alice/json HTTP/1.1\r\nHost: p\r\n\r\n", 26},
-		http.MethodPost: {"POST /counters/alice/json HTTP/1.1\r\nHost: p\r\nContent-Length: 4\r\n\r\nbody", 38},
+		http.MethodPost: {"POST /counters/alice/json HTTP/1.1\r\nHost: p\r\nContent-Length: 4\r\n\r\nbody", 37},
 	} {
 		client := f.dial()
 		head := client.ask(t, c.request)

@@ -35,7 +35,7 @@ func TestAHintThatComesBeforeTheBodyIsReadInvitesItOverHTTP2(t *testing.T) { // 
 		}
 		e.inform(http.StatusEarlyHints, nil)
 		e.inform(http.StatusEarlyHints, nil)
-		_, _ = body.ReadOnce()
+		_, _ = body.ReadOnce(4)
 		e.inform(http.StatusEarlyHints, nil)
 		want := []int{http.StatusContinue, http.StatusEarlyHints, http.StatusEarlyHints, http.StatusEarlyHints}
 		require.Equal(t, want[2-proto:], w.all) // over HTTP/1.1 the server says it in any case

@@ -23,7 +23,7 @@ const (
 	// continueTimeout is how long a body is held back for a worker that never
 	// answers "Expect: 100-continue".
 	continueTimeout  = 5 * time.Second
-	maxIdlePerWorker = 128
+	maxIdlePerWorker = 1024
 )
 
 // newPool returns the connections to workers for the data plane, with the

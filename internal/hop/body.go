@@ -10,6 +10,9 @@ import (
 // that was closed.
 var errSuperseded = errors.New("the body is sent elsewhere")
 
+// errPanicked is the fault of a source that did not return.
+var errPanicked = errors.New("the body's reader panicked")
+
 // Body is the body of a request that may have to be sent a second time. What
 // was read of the source is kept up to a limit, and can be read again from the
 // start as long as nothing beyond the limit was handed out.
@@ -58,15 +61,30 @@ func (b *Body) Open() (*Reader, error) {
 
 // ReadOnce reads the source, once, on the caller's goroutine, unless it has ended
 // or was read before, and returns all of the body if it is kept; else whole is
-// false. Nobody else may use the Body meanwhile. What it returns must not be
-// changed.
-func (b *Body) ReadOnce() (all []byte, whole bool) {
+// false. size is how many bytes the body has. Nobody else may use the Body meanwhile.
+// What it returns must not be changed.
+func (b *Body) ReadOnce(size int64) (all []byte, whole bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if !b.started && b.startReading() {
-		b.fill()
+	if !b.started && size <= int64(b.limit) {
+		b.readKept(make([]byte, size))
 	}
 	return b.kept, b.err == io.EOF && !b.spilled && b.rest == nil
+}
+
+// readKept reads the source once, into p, which has room for what may be kept, without
+// the lock, which the caller holds. A source that panics has ended.
+func (b *Body) readKept(p []byte) {
+	b.started, b.reading = true, true
+	n, err := 0, errPanicked
+	b.mu.Unlock()
+	defer func() {
+		b.mu.Lock()
+		b.kept, b.err, b.reading = p[:n], err, false
+		b.goAhead()
+		b.changed.Broadcast()
+	}()
+	n, err = b.src.Read(p)
 }
 
 // Suspend reports whether the body can be sent again, and if so keeps it that

@@ -286,3 +286,52 @@ func TestALongBodyPassesInPiecesOfItsReadersSize(t *testing.T) {
 	require.Nil(t, b.buf)
 	require.True(t, b.Ended())
 }
+
+func TestABodyThatComesInOnePieceIsReadOnce(t *testing.T) {
+	t.Parallel()
+	source := &pieces{Reader: iotest.DataErrReader(strings.NewReader("body"))}
+	b := NewBody(source, 4)
+	for range 2 {
+		text, whole := b.ReadOnce(4)
+		require.True(t, whole)
+		require.Equal(t, "body", string(text))
+	}
+	require.Equal(t, 1, source.reads)
+	require.Equal(t, io.EOF, b.Err())
+	require.Equal(t, "body", all(t, open(t, b))) // to be sent again
+}
+
+// pieces counts reads.
+type pieces struct {
+	io.Reader
+	reads int
+}
+
+func (p *pieces) Read(b []byte) (int, error) {
+	p.reads++
+	return p.Reader.Read(b)
+}
+
+func TestWhatReadOnceHasNotReadComesAfterwards(t *testing.T) {
+	t.Parallel()
+	for _, limit := range []int{100, 4, 3, 0} { // 4 is all of it
+		b := NewBody(iotest.OneByteReader(strings.NewReader("body")), limit)
+		_, whole := b.ReadOnce(4)
+		require.False(t, whole)
+		require.Equal(t, "body", all(t, open(t, b)))
+		require.Equal(t, limit >= 4, b.Suspend())
+		b.Stop()
+	}
+}
+
+func TestASourceThatPanicsHasEnded(t *testing.T) {
+	t.Parallel()
+	b := NewBody(panics{}, 4)
+	require.PanicsWithValue(t, "planted", func() { _, _ = b.ReadOnce(4) })
+	require.ErrorIs(t, b.Err(), errPanicked)
+	b.Stop() // waits for nothing
+}
+
+type panics struct{}
+
+func (panics) Read([]byte) (int, error) { panic("planted") }

@@ -25,7 +25,7 @@ type Config struct {
 	// IdleTimeout is how long an idle connection is kept. Default: 4 s.
 	IdleTimeout time.Duration
 	// MaxIdlePerOrigin is how many idle connections are kept to one worker,
-	// MaxIdle to all together. Default: 128, and no bound.
+	// MaxIdle to all together. Default: no bound.
 	MaxIdlePerOrigin, MaxIdle int
 	// MaxPerOrigin is how many connections to one worker there may be; a
 	// request waits for one. Default: no bound.
@@ -72,7 +72,6 @@ type origin struct {
 // New returns a Pool. It starts nothing.
 func New(cfg Config) *Pool {
 	cfg.IdleTimeout = cmp.Or(cfg.IdleTimeout, 4*time.Second)
-	cfg.MaxIdlePerOrigin = cmp.Or(cfg.MaxIdlePerOrigin, 128)
 	cfg.ContinueTimeout = cmp.Or(cfg.ContinueTimeout, 5*time.Second)
 	cfg.MaxHeaderBytes = cmp.Or(cfg.MaxHeaderBytes, 1<<20)
 	if cfg.TLS == nil {
@@ -265,7 +264,7 @@ func (p *Pool) takeBack(c *conn, keep bool) (kept bool) {
 	defer p.mu.Unlock()
 	o := c.origin
 	defer p.left(o)
-	if !keep || len(o.free) >= p.cfg.MaxIdlePerOrigin || p.cfg.MaxIdle > 0 && p.idle >= p.cfg.MaxIdle {
+	if !keep || full(len(o.free), p.cfg.MaxIdlePerOrigin) || full(p.idle, p.cfg.MaxIdle) {
 		return false
 	}
 	c.since = time.Now()
@@ -276,6 +275,9 @@ func (p *Pool) takeBack(c *conn, keep bool) (kept bool) {
 	}
 	return true
 }
+
+// full reports whether there are n of no more than most; 0 is no bound.
+func full(n, most int) bool { return most != 0 && n >= most }
 
 // expire closes the connections that have been idle for long enough.
 func (p *Pool) expire() {

@@ -219,7 +219,17 @@ func TestIdleConnectionsEndInTime(t *testing.T) {
 
 func TestIdleConnectionsAreBounded(t *testing.T) {
 	t.Parallel()
-	for _, limit := range []Config{{MaxIdlePerOrigin: 2}, {MaxIdle: 2}, {DisableKeepAlives: true}} {
+	for _, c := range []struct {
+		limit Config
+		want  int
+	}{
+		{Config{}, 4},
+		{Config{MaxIdlePerOrigin: 2}, 2},
+		{Config{MaxIdle: 2}, 2},
+		{Config{MaxIdlePerOrigin: -1}, 0}, // as net/http takes it
+		{Config{DisableKeepAlives: true}, 0},
+	} {
+		limit := c.limit
 		w := newTCPWorker(t, echo)
 		limit.Dial = func(ctx context.Context, _, _ string) (net.Conn, error) { return w.dial(ctx) }
 		pool := New(limit)
@@ -235,11 +245,7 @@ func TestIdleConnectionsAreBounded(t *testing.T) {
 			require.NoError(t, g.err)
 			require.Equal(t, limit.DisableKeepAlives, strings.Contains(g.body, "Connection: close\r\n"))
 		}
-		want := 2
-		if limit.DisableKeepAlives {
-			want = 0
-		}
-		requireIdle(t, pool, want)
+		requireIdle(t, pool, c.want)
 	}
 }
 
