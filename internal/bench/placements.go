@@ -47,6 +47,11 @@ func placements(ctx context.Context, s settings) error {
 	ours := &kind{name: fmt.Sprintf("our load, %d commands", own), against: same, round: f.ownLoad(s, own)}
 	few := &kind{name: "placed, 2 workers, 1,000 rows", against: same, round: f.inNew(s, 2, 1, true)}
 	full := &kind{name: "32 ids together", against: same, round: f.inNew(s, 2, 32, true)}
+	inNew := func(workers int) directory {
+		return func(ctx context.Context) (string, store.View, error) { return f.newNamespace(ctx, workers) }
+	}
+	inLarge := func(context.Context) (string, store.View, error) { return "/large", large, nil }
+	some := &kind{name: "64 ask", against: same, atLeast: 0.7, round: f.throughStore(s, 64, inNew(2))}
 	kinds := []*kind{
 		six, same, ours, few,
 		{name: "2 ids together", against: same, round: f.inNew(s, 2, 2, true)},
@@ -61,9 +66,11 @@ func placements(ctx context.Context, s settings) error {
 		{name: fmt.Sprintf("%d rows", s.rows), against: few, atLeast: 0.8, round: func(ctx context.Context) (sample, error) {
 			return f.place(ctx, s, "/large", large, 1, true)
 		}},
-		{name: "through the store, 2 workers, one asks", against: same, round: f.throughStore(s, 1)},
-		{name: "64 ask", against: same, atLeast: 0.7, round: f.throughStore(s, 64)},
-		{name: "800 ask", against: same, round: f.throughStore(s, connections*pipeline)},
+		{name: "through the store, 2 workers, one asks", against: same, round: f.throughStore(s, 1, inNew(2))},
+		some,
+		{name: "800 ask", against: same, round: f.throughStore(s, connections*pipeline, inNew(2))},
+		{name: "64 ask, 1,000 workers", against: some, atLeast: 0.8, round: f.throughStore(s, 64, inNew(1000))},
+		{name: fmt.Sprintf("64 ask, %d rows", s.rows), against: some, atLeast: 0.8, round: f.throughStore(s, 64, inLarge)},
 	}
 	if err := takeTurns(ctx, s.rounds, kinds); err != nil {
 		return err
@@ -106,13 +113,22 @@ func (f *fleet) ownLoad(s settings, n int) func(context.Context) (sample, error)
 // inNew places ids in a namespace that begins with 1,000 rows, so many in one call.
 func (f *fleet) inNew(s settings, workers, together int, prefer bool) func(context.Context) (sample, error) {
 	return func(ctx context.Context) (sample, error) {
-		namespace := "/" + rand.Text()[:8]
-		view, err := f.populate(ctx, namespace, workers, 1000)
+		namespace, view, err := f.newNamespace(ctx, workers)
 		if err != nil {
 			return sample{}, err
 		}
 		return f.place(ctx, s, namespace, view, together, prefer)
 	}
+}
+
+// directory returns a namespace to place ids in, and who may have them.
+type directory func(ctx context.Context) (namespace string, view store.View, err error)
+
+// newNamespace begins with 1,000 rows.
+func (f *fleet) newNamespace(ctx context.Context, workers int) (namespace string, view store.View, err error) {
+	namespace = "/" + rand.Text()[:8]
+	view, err = f.populate(ctx, namespace, workers, 1000)
+	return namespace, view, err
 }
 
 // place places new ids, by the script alone. Its rates are of ids.
@@ -137,10 +153,9 @@ func newIDs(namespace string, view store.View, prefer bool) func(int) store.Requ
 	}
 }
 
-func (f *fleet) throughStore(s settings, askers int) func(context.Context) (sample, error) {
+func (f *fleet) throughStore(s settings, askers int, in directory) func(context.Context) (sample, error) {
 	return func(ctx context.Context) (sample, error) {
-		namespace := "/" + rand.Text()[:8]
-		view, err := f.populate(ctx, namespace, 2, 1000)
+		namespace, view, err := in(ctx)
 		if err != nil {
 			return sample{}, err
 		}

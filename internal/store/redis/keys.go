@@ -49,7 +49,7 @@ const (
 	// spread: few enough to walk them, so many that ten million rows leave each
 	// of them small. Redis packs small hashes (hash-max-listpack-entries), and
 	// looks through the whole of a packed one for a field.
-	leavesPerNamespace = 65536
+	leavesPerNamespace = 131072
 	// minLeaves bounds how few a bucket has where there are many shards.
 	minLeaves = 256
 )
