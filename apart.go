@@ -3,12 +3,12 @@ package pinboard
 import (
 	"context"
 	"net/http"
-	"net/netip"
 	"reflect"
 	"runtime/debug"
 
 	"go.uber.org/zap"
 
+	"github.com/pinboard-go/pinboard/internal/quota"
 	"github.com/pinboard-go/pinboard/internal/upstream"
 )
 
@@ -26,8 +26,7 @@ type detached struct {
 	start func() // has it go on
 
 	// What is given back in the end.
-	site    netip.Prefix
-	counted instance
+	share, counted *quota.Share // of the client's site, and of the instance
 	// name is for the log, spans are what is traced.
 	name  instance
 	spans spans
@@ -52,8 +51,8 @@ func (d *detached) outlive(e *exchange, a *attempt) {
 }
 
 // begin has the stream go on, and count for a site and an instance.
-func (d *detached) begin(site netip.Prefix, counted instance) {
-	d.site, d.counted = site, counted
+func (d *detached) begin(share, counted *quota.Share) {
+	d.share, d.counted = share, counted
 	d.x.p.background.stay()
 	d.x.p.counters.proxying.add(d.kind, 1)
 	d.start()
@@ -66,7 +65,7 @@ func (d *detached) leave() {
 	d.resp.Close()
 	d.flow.close()
 	d.x.p.limiter.leaveID(d.counted)
-	d.x.p.limiter.leave(d.site)
+	d.x.p.limiter.leave(d.share)
 	d.x.p.counters.proxying.add(d.kind, -1)
 	d.contain(d.spans.end)
 	d.contain(d.seen.end)

@@ -41,7 +41,7 @@ type watchers struct {
 }
 
 func newWatchers() *watchers {
-	return &watchers{quota: quota.New[credential](maxWatchers, maxWatchers/2), closed: make(chan struct{})}
+	return &watchers{quota: quota.New[credential](maxWatchers, maxWatchers/2, nil), closed: make(chan struct{})}
 }
 
 // stop ends all streams, and those to come.
@@ -54,11 +54,11 @@ func (g *registry) streamEvents(w http.ResponseWriter, c *registryCall, f eventF
 	if err != nil {
 		return malformed(err)
 	}
-	key := credentialOf(c.who)
-	if g.watchers.quota.Take(key) != nil {
+	share, err := g.watchers.quota.Take(credentialOf(c.who))
+	if err != nil {
 		return notNow("too many watch events on this node", 5*time.Second)
 	}
-	defer g.watchers.quota.Give(key)
+	defer g.watchers.quota.Give(share)
 	ctx, cancel := context.WithTimeout(c.Context(), watchTime)
 	defer cancel()
 	if from == 0 {

@@ -75,10 +75,10 @@ func newLimiter(l Limits) *limiter {
 	return &limiter{
 		limits:        l,
 		reached:       new(tally[limitName]),
-		requests:      quota.New[netip.Prefix](l.Requests, l.RequestsPerAddress),
-		ids:           quota.New[instance](l.Requests, l.RequestsPerID),
-		registrations: quota.New[credential](l.Registrations, l.RegistrationsPerKey),
-		probes:        quota.New[credential](l.Probes, l.ProbesPerKey),
+		requests:      quota.New[netip.Prefix](l.Requests, l.RequestsPerAddress, nil),
+		ids:           quota.New(l.Requests, l.RequestsPerID, instance.clone),
+		registrations: quota.New[credential](l.Registrations, l.RegistrationsPerKey, nil),
+		probes:        quota.New[credential](l.Probes, l.ProbesPerKey, nil),
 		bodies:        semaphore.NewWeighted(l.RegistryBytes),
 	}
 }
@@ -123,28 +123,30 @@ func (l *limiter) boundBody(w http.ResponseWriter, r *http.Request) error {
 }
 
 // enter counts a request of the data plane by its client's address, until leave.
-func (l *limiter) enter(site netip.Prefix) error {
-	switch l.requests.Take(site) {
+func (l *limiter) enter(site netip.Prefix) (*quota.Share, error) {
+	share, err := l.requests.Take(site)
+	switch err {
 	case nil:
-		return nil
+		return share, nil
 	case quota.ErrShare:
-		return errBusyAddress
+		return nil, errBusyAddress
 	}
-	return errBusyNode
+	return nil, errBusyNode
 }
 
-func (l *limiter) leave(site netip.Prefix) { l.requests.Give(site) }
+func (l *limiter) leave(share *quota.Share) { l.requests.Give(share) }
 
 // enterID counts a request that was let in by its instance, whose namespace names
 // the binding, until leaveID.
-func (l *limiter) enterID(name instance) error {
-	if l.ids.Take(name) != nil {
-		return errBusyID
+func (l *limiter) enterID(name instance) (*quota.Share, error) {
+	share, err := l.ids.Take(name)
+	if err != nil {
+		return nil, errBusyID
 	}
-	return nil
+	return share, nil
 }
 
-func (l *limiter) leaveID(name instance) { l.ids.Give(name) }
+func (l *limiter) leaveID(share *quota.Share) { l.ids.Give(share) }
 
 // keep returns how much of a body may be kept for a second worker, until free:
 // nothing if too much is kept already.
@@ -174,25 +176,29 @@ func (l *limiter) register(ctx context.Context, who *passport.Identity) (done fu
 	defer cancel()
 	tick := time.NewTicker(slotEvery)
 	defer tick.Stop()
-	for l.registrations.Take(key) != nil {
+	for {
+		share, err := l.registrations.Take(key)
+		if err == nil {
+			return func() { l.registrations.Give(share) }, nil
+		}
 		select {
 		case <-ctx.Done():
 			return nil, errBusyRegistry
 		case <-tick.C:
 		}
 	}
-	return func() { l.registrations.Give(key) }, nil
 }
 
 // probe reports whether a heartbeat may probe its worker; then done must be
 // called.
 func (l *limiter) probe(who *passport.Identity) (done func(), ok bool) {
 	key := credentialOf(who)
-	if l.probes.Take(key) != nil {
+	share, err := l.probes.Take(key)
+	if err != nil {
 		l.reached.add(limitProbes, 1)
 		return nil, false
 	}
-	return func() { l.probes.Give(key) }, true
+	return func() { l.probes.Give(share) }, true
 }
 
 // body waits until the body of a worker's call may be read: length is what the

@@ -42,8 +42,8 @@ type call struct {
 	// claims are for the attestation; the audience is still missing.
 	claims  attest.Claims
 	account attest.Account // of the claims, if they have one
-	// counted is the instance that the request counts for.
-	counted instance
+	// counted is the share of the instance that the request counts for.
+	counted *quota.Share
 	// who carried a credential that must not reach a worker; nil for nobody.
 	who *passport.Identity
 }
@@ -58,7 +58,8 @@ type visit struct {
 	r *http.Request
 	target
 	sender
-	reserved bool // it has headers that only pinboard and its workers may use
+	site     netip.Prefix // what the client counts for
+	reserved bool         // it has headers that only pinboard and its workers may use
 }
 
 // serve answers one request of the data plane. It panics with
@@ -73,8 +74,8 @@ func (x *proxy) serve(w http.ResponseWriter, r *http.Request, t target) (apart *
 		}
 	}()
 	v := visit{r: r, target: t, sender: x.proxies().sender(r)}
-	site := quota.Site(v.addr)
-	err := x.enter(w, &v, site)
+	v.site = quota.Site(v.addr)
+	share, err := x.enter(w, &v)
 	if err != nil {
 		seen.refused(err)
 		x.p.turnAway(w, r, err)
@@ -82,15 +83,15 @@ func (x *proxy) serve(w http.ResponseWriter, r *http.Request, t target) (apart *
 	}
 	defer func() {
 		if apart == nil {
-			x.p.limiter.leave(site)
+			x.p.limiter.leave(share)
 		}
 	}()
-	return x.entered(&exchange{x: x, w: w, r: r, seen: seen, rc: *http.NewResponseController(w)}, &v, site)
+	return x.entered(&exchange{x: x, w: w, r: r, seen: seen, rc: *http.NewResponseController(w)}, &v, share)
 }
 
 // entered goes on with a request that counts for its client's address. It is apart from
 // serve for the sake of the defers, which are slow where there are many.
-func (x *proxy) entered(e *exchange, v *visit, site netip.Prefix) (apart *detached) {
+func (x *proxy) entered(e *exchange, v *visit, share *quota.Share) (apart *detached) {
 	c := &e.call
 	e.trail = x.p.traces.enter()
 	err := x.admit(c, v)
@@ -113,7 +114,7 @@ func (x *proxy) entered(e *exchange, v *visit, site netip.Prefix) (apart *detach
 	e.prepare(v)
 	defer e.release()
 	if apart = e.run(); apart != nil {
-		apart.begin(site, c.counted)
+		apart.begin(share, c.counted)
 	}
 	return apart
 }
@@ -134,25 +135,24 @@ func (x *proxy) proxies() proxies { return x.p.opts.TrustedProxies }
 
 // enter counts a request, and returns a refusal for one that is too large or one
 // too many.
-func (x *proxy) enter(w http.ResponseWriter, v *visit, site netip.Prefix) (err error) {
+func (x *proxy) enter(w http.ResponseWriter, v *visit) (share *quota.Share, err error) {
 	if v.reserved, err = x.p.limiter.checkHeader(v.r); err != nil {
-		return err
+		return nil, err
 	}
 	if err := x.p.limiter.boundBody(w, v.r); err != nil {
-		return err
+		return nil, err
 	}
-	return x.p.limiter.enter(site)
+	return x.p.limiter.enter(v.site)
 }
 
 // enterID counts a request by its instance: by the binding, for clients choose
 // what host name they ask.
-func (x *proxy) enterID(ctx context.Context, a *ask) (counted instance, err error) {
-	counted = x.p.placer.pick(*a).instance
-	if err = x.p.limiter.enterID(counted); err != nil && x.p.placer.learn(ctx, *a) {
-		counted = x.p.placer.pick(*a).instance
-		err = x.p.limiter.enterID(counted)
+func (x *proxy) enterID(ctx context.Context, a *ask) (share *quota.Share, err error) {
+	share, err = x.p.limiter.enterID(x.p.placer.pick(*a).instance)
+	if err != nil && x.p.placer.learn(ctx, *a) {
+		share, err = x.p.limiter.enterID(x.p.placer.pick(*a).instance)
 	}
-	return counted, err
+	return share, err
 }
 
 // refuse answers in place of a worker, and lets a page that the namespace trusts
@@ -236,7 +236,7 @@ func (x *proxy) admit(c *call, v *visit) error {
 		c.account = attest.Account{Subject: who.Subject, Scopes: who.Scopes, Claims: who.Claims}
 		c.claims.Account = &c.account
 	}
-	c.site = quota.Site(v.addr)
+	c.site = v.site
 	addr, t, reserved := v.addr, v.target, v.reserved
 	c.key = func() (string, bool) {
 		return x.p.affinityKey(t.original(withoutReserved(r, reserved)), Client{Addr: addr, Identity: who})

@@ -223,6 +223,8 @@ func (s *scan) unknownProvider(item value, members []member, ids map[string]stri
 // client that is not known hides nothing: where the namespace admits anonymous
 // clients, what it sent reaches the worker.
 //
+// Of the request it reads the header and the URL, never the body.
+//
 // The error means that the keys of an identity server, which could tell whether
 // a token is good, are not to be had. Such a request waits for 3 s at most.
 func (p *Standard) Identify(ctx context.Context, r *http.Request) (*Identity, error) {

@@ -44,16 +44,22 @@ func parse(t *testing.T, text string) *passport.Standard {
 	return p
 }
 
-// request returns one with the Authorization lines given.
+// request returns one with the Authorization lines given. Its body, which is a worker's,
+// must not be read.
 func request(t *testing.T, lines ...string) *http.Request {
 	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "/counters/alice", nil)
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "/counters/alice", unreadable{})
 	require.NoError(t, err)
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	for _, line := range lines {
 		r.Header.Add("Authorization", line)
 	}
 	return r
 }
+
+type unreadable struct{}
+
+func (unreadable) Read([]byte) (int, error) { panic("the body was read") }
 
 func identify(t *testing.T, p passport.Passport, lines ...string) *passport.Identity {
 	t.Helper()

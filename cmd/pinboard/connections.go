@@ -71,7 +71,7 @@ func limitConnections(l net.Listener, env *pinboard.Environment, log *zap.Logger
 	if each == 0 {
 		each = max(1, most/shares)
 	}
-	return &connections{Listener: l, quota: quota.New[netip.Prefix](most, each), crowd: newCrowd(), trusted: env.Options.TrustedProxies, log: log}
+	return &connections{Listener: l, quota: quota.New[netip.Prefix](most, each, nil), crowd: newCrowd(), trusted: env.Options.TrustedProxies, log: log}
 }
 
 // Accept returns the next connection that is not one too many.
@@ -82,14 +82,14 @@ func (l *connections) Accept() (net.Conn, error) {
 			return nil, err
 		}
 		site := l.site(conn)
-		fault := l.quota.Take(site)
+		share, fault := l.quota.Take(site)
 		// For a trusted proxy nobody is cut: nothing says for whom it comes, and in front
 		// of all clients it would take the connections of the workers, one by one.
 		if errors.Is(fault, quota.ErrFull) && site.IsValid() && l.makeRoom(site) {
-			fault = l.quota.Take(site)
+			share, fault = l.quota.Take(site)
 		}
 		if fault == nil {
-			if client := l.count(conn.(*net.TCPConn), site); client != nil { // main listens on TCP only
+			if client := l.count(conn.(*net.TCPConn), site, share); client != nil { // main listens on TCP only
 				return client, nil
 			}
 			continue
@@ -127,17 +127,17 @@ func (l *connections) makeRoom(site netip.Prefix) bool {
 
 // count returns the connection as one that counts until it is closed; nil if it is
 // closed already.
-func (l *connections) count(conn *net.TCPConn, site netip.Prefix) *counted {
+func (l *connections) count(conn *net.TCPConn, site netip.Prefix, share *quota.Share) *counted {
 	c := &counted{network: networkOf(site)}
 	c.idle.Store(true)
 	c.keep = func() {}
 	client, err := inbound.New(conn, &l.leaves, func() {
 		c.keep()
-		l.quota.Give(site)
+		l.quota.Give(share)
 	})
 	if err != nil {
 		_ = conn.Close()
-		l.quota.Give(site)
+		l.quota.Give(share)
 		return nil
 	}
 	c.Conn = client

@@ -197,7 +197,10 @@ func TestWhichConnectionsHaveARequestIsKnownBelowTLSToo(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { _ = listener.Close() }()
 	l := limitConnections(nil, &pinboard.Environment{}, zap.NewNop())
-	c := l.count(dialTo(t, listener.Addr().String()).(*net.TCPConn), netip.MustParsePrefix("192.0.2.1/32"))
+	site := netip.MustParsePrefix("192.0.2.1/32")
+	share, err := l.quota.Take(site)
+	require.NoError(t, err)
+	c := l.count(dialTo(t, listener.Addr().String()).(*net.TCPConn), site, share)
 	for _, conn := range []net.Conn{c, tls.Server(c, &tls.Config{MinVersion: tls.VersionTLS12})} {
 		for state, idle := range map[http.ConnState]bool{
 			http.StateNew: true, http.StateActive: false, http.StateIdle: true, http.StateHijacked: false,

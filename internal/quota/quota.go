@@ -3,6 +3,7 @@ package quota
 
 import (
 	"errors"
+	"maps"
 	"net/netip"
 	"sync"
 )
@@ -17,78 +18,77 @@ var (
 type Quota[K comparable] struct {
 	most int // in all
 	each int // of one, but for the zero key
+	keep func(K) K
 
-	mu    sync.Mutex
-	total int
-	of    map[K]*share
-	spare []*share // a few that are nobody's
+	mu     sync.Mutex
+	total  int
+	nobody Share // of the zero key
+	// of has the shares that are in use, and some that are not: who comes again most
+	// often finds a place, and whoever goes needs none to be looked up.
+	of   map[K]*Share
+	used int // shares in use, of of
 }
 
-// share is how much one has. Its place is kept, so that to take one more looks the
-// key up once.
-type share struct{ n int }
+// Share is what one key has of a Quota. It is its Quota's.
+type Share struct{ n int }
 
-// spares is how many shares are kept for those who come next.
-const spares = 64
+// spares is how many shares are kept that nobody uses, at least, before all such are
+// forgotten. There may be as many as are in use besides.
+const spares = 1024
 
 // New returns a Quota of so many in all, of which each key may have some; the
-// zero key may have all.
-func New[K comparable](most, each int) *Quota[K] {
-	return &Quota[K]{most: most, each: each, of: map[K]*share{}}
+// zero key may have all. keep, if it is not nil, returns a key as it may be kept, for one
+// that is part of something larger.
+func New[K comparable](most, each int, keep func(K) K) *Quota[K] {
+	return &Quota[K]{most: most, each: each, keep: keep, of: map[K]*Share{}}
 }
 
-// Take returns nil if there is one more for the key, which must be given back.
-// The error is ErrShare or ErrFull.
-func (q *Quota[K]) Take(key K) error {
+// Take counts one more for the key, and returns what must be given back. The error is
+// ErrShare or ErrFull.
+func (q *Quota[K]) Take(key K) (*Share, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	s := &q.nobody
 	var nobody K
-	var s *share
 	if key != nobody {
 		s = q.of[key]
+		if q.each <= 0 || s != nil && s.n >= q.each {
+			return nil, ErrShare
+		}
 	}
-	switch {
-	case key != nobody && (s != nil && s.n >= q.each || q.each <= 0):
-		return ErrShare
-	case q.total >= q.most:
-		return ErrFull
+	if q.total >= q.most {
+		return nil, ErrFull
+	}
+	if s == nil {
+		s = q.join(key)
+	}
+	if s.n++; s.n == 1 && s != &q.nobody {
+		q.used++
 	}
 	q.total++
-	if key != nobody {
-		if s == nil {
-			s = q.share()
-			q.of[key] = s
-		}
-		s.n++
-	}
-	return nil
+	return s, nil
 }
 
-// share returns an empty one; the caller holds the lock.
-func (q *Quota[K]) share() *share {
-	last := len(q.spare) - 1
-	if last < 0 {
-		return &share{}
+// join makes a place for a key; the caller holds the lock.
+func (q *Quota[K]) join(key K) *Share {
+	if len(q.of) >= 2*q.used+spares {
+		maps.DeleteFunc(q.of, func(_ K, s *Share) bool { return s.n == 0 })
 	}
-	s := q.spare[last]
-	q.spare = q.spare[:last]
+	if q.keep != nil {
+		key = q.keep(key)
+	}
+	s := &Share{}
+	q.of[key] = s
 	return s
 }
 
-// Give gives one back that was taken for the key.
-func (q *Quota[K]) Give(key K) {
+// Give gives back one that was taken.
+func (q *Quota[K]) Give(s *Share) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.total--
-	s := q.of[key]
-	if s == nil {
-		return // nobody's
-	}
-	if s.n--; s.n == 0 {
-		delete(q.of, key)
-		if len(q.spare) < spares {
-			q.spare = append(q.spare, s)
-		}
+	if s.n--; s.n == 0 && s != &q.nobody {
+		q.used--
 	}
 }
 
@@ -96,7 +96,7 @@ func (q *Quota[K]) Give(key K) {
 func (q *Quota[K]) Use() (total, keys int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.total, len(q.of)
+	return q.total, q.used
 }
 
 // siteBits is the length of the IPv6 prefix that counts as one client: what a

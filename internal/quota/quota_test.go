@@ -2,6 +2,7 @@ package quota
 
 import (
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -10,26 +11,77 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
+func take[K comparable](t *testing.T, q *Quota[K], key K) *Share {
+	t.Helper()
+	s, err := q.Take(key)
+	require.NoError(t, err)
+	return s
+}
+
+func requireUse[K comparable](t *testing.T, q *Quota[K], total, keys int) {
+	t.Helper()
+	gotTotal, gotKeys := q.Use()
+	require.Equal(t, []int{total, keys}, []int{gotTotal, gotKeys})
+}
+
 func TestAQuotaIsFullOrOnesShareIs(t *testing.T) {
 	t.Parallel()
-	q := New[string](3, 2)
-	for _, key := range []string{"a", "a"} {
-		require.NoError(t, q.Take(key))
+	q := New[string](3, 2, nil)
+	a, again := take(t, q, "a"), take(t, q, "a")
+	require.Same(t, a, again)
+	_, err := q.Take("a")
+	require.ErrorIs(t, err, ErrShare)
+	nobody := take(t, q, "")
+	_, err = q.Take("b")
+	require.ErrorIs(t, err, ErrFull)
+	requireUse(t, q, 3, 1)
+	q.Give(a)
+	b := take(t, q, "b")
+	requireUse(t, q, 3, 2)
+	for _, s := range []*Share{a, b, nobody} {
+		q.Give(s)
 	}
-	require.ErrorIs(t, q.Take("a"), ErrShare)
-	require.NoError(t, q.Take(""))
-	require.ErrorIs(t, q.Take("b"), ErrFull)
-	q.Give("a")
-	require.NoError(t, q.Take("b"))
-	for _, key := range []string{"a", "b", ""} {
-		q.Give(key)
-	}
-	total, keys := q.Use()
-	require.Zero(t, total)
-	require.Zero(t, keys, "nobody is remembered")
+	requireUse(t, q, 0, 0)
 	for range 3 {
-		require.NoError(t, q.Take(""), "nobody has no share")
+		take(t, q, "") // nobody has no share
 	}
+	requireUse(t, q, 3, 0)
+}
+
+func TestWhoHasNothingIsForgotten(t *testing.T) {
+	t.Parallel()
+	q := New[int](1<<20, 1, nil)
+	var held []*Share
+	for key := range 20_000 {
+		s := take(t, q, 1+key)
+		if key%10 > 0 {
+			q.Give(s)
+		} else if held = append(held, s); len(held) > 100 {
+			q.Give(held[0])
+			held = held[1:]
+		}
+		_, used := q.Use()
+		require.LessOrEqual(t, len(q.of), 2*used+spares)
+	}
+	requireUse(t, q, 100, 100)
+	for i, s := range held {
+		_, err := q.Take(1 + 20_000 - 10*(len(held)-i)) // is not among those forgotten
+		require.ErrorIs(t, err, ErrShare)
+		q.Give(s)
+	}
+	requireUse(t, q, 0, 0)
+}
+
+func TestAKeyIsKeptAsItMayBe(t *testing.T) {
+	t.Parallel()
+	n := 0
+	q := New(1, 1, func(key string) string { n++; return strings.Clone(key) })
+	for range 3 {
+		q.Give(take(t, q, "a"))
+	}
+	require.Equal(t, 1, n, "it was kept once")
+	_, err := New[string](1, 0, nil).Take("a")
+	require.ErrorIs(t, err, ErrShare)
 }
 
 func TestASiteIsAnAddressOrAnIPv6Customer(t *testing.T) {

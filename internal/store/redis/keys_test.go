@@ -48,7 +48,7 @@ var oddTexts = []string{
 }
 
 func keysOf(b bucketKeys, names ...string) []string {
-	all := []string{b.meta(), b.sessions(), b.candidates(), b.clients(), b.leaves(), b.hosts(), b.none(), b.rows(0), b.rows(1), b.rows(65535)}
+	all := []string{b.meta(), b.sessions(), b.candidates(), b.clients(), b.leaves(), b.hosts(), b.none(), b.rows(0), b.rows(1), b.rows(leavesPerNamespace - 1)}
 	for _, name := range names {
 		all = append(all, b.session(name))
 	}
