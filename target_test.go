@@ -8,11 +8,22 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/pinboard-go/pinboard/internal/wire"
 )
+
+func TestAClonedInstanceKeepsNoRequestLine(t *testing.T) {
+	t.Parallel()
+	line := "/" + strings.Repeat("counters/alice/", 2)
+	i := instance{line[:9], line[10:15]}
+	clone := i.clone()
+	require.Equal(t, instance{"/counters", "alice"}, clone)
+	require.NotSame(t, unsafe.StringData(i.namespace), unsafe.StringData(clone.namespace))
+	require.NotSame(t, unsafe.StringData(i.id), unsafe.StringData(clone.id))
+}
 
 // requestLine is the request that net/http makes of a request line, or nil if
 // it refuses the line itself.

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -74,12 +75,20 @@ func TestWhoHasNothingIsForgotten(t *testing.T) {
 
 func TestAKeyIsKeptAsItMayBe(t *testing.T) {
 	t.Parallel()
-	n := 0
+	n, text := 0, strings.Repeat("a", 2)
 	q := New(1, 1, func(key string) string { n++; return strings.Clone(key) })
 	for range 3 {
-		q.Give(take(t, q, "a"))
+		q.Give(take(t, q, text))
 	}
 	require.Equal(t, 1, n, "it was kept once")
+	for key := range q.of {
+		require.Equal(t, text, key)
+		require.NotSame(t, unsafe.StringData(text), unsafe.StringData(key))
+	}
+}
+
+func TestAQuotaWithoutSharesGivesNone(t *testing.T) {
+	t.Parallel()
 	_, err := New[string](1, 0, nil).Take("a")
 	require.ErrorIs(t, err, ErrShare)
 }
