@@ -41,7 +41,7 @@ type watchers struct {
 }
 
 func newWatchers() *watchers {
-	return &watchers{quota: quota.New[credential](maxWatchers, maxWatchers/2, nil), closed: make(chan struct{})}
+	return &watchers{quota: quota.New[credential](maxWatchers, maxWatchers/2), closed: make(chan struct{})}
 }
 
 // stop ends all streams, and those to come.

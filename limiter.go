@@ -75,10 +75,10 @@ func newLimiter(l Limits) *limiter {
 	return &limiter{
 		limits:        l,
 		reached:       new(tally[limitName]),
-		requests:      quota.New[netip.Prefix](l.Requests, l.RequestsPerAddress, nil),
-		ids:           quota.New(l.Requests, l.RequestsPerID, instance.clone),
-		registrations: quota.New[credential](l.Registrations, l.RegistrationsPerKey, nil),
-		probes:        quota.New[credential](l.Probes, l.ProbesPerKey, nil),
+		requests:      quota.New[netip.Prefix](l.Requests, l.RequestsPerAddress),
+		ids:           quota.New[instance](l.Requests, l.RequestsPerID),
+		registrations: quota.New[credential](l.Registrations, l.RegistrationsPerKey),
+		probes:        quota.New[credential](l.Probes, l.ProbesPerKey),
 		bodies:        semaphore.NewWeighted(l.RegistryBytes),
 	}
 }

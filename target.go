@@ -25,12 +25,6 @@ type instance struct{ namespace, id string }
 
 func (i instance) String() string { return i.namespace + "/" + i.id }
 
-// clone returns it without the request line that it is part of.
-func (i instance) clone() instance {
-	both := i.namespace + i.id
-	return instance{both[:len(i.namespace)], both[len(i.namespace):]}
-}
-
 // parseTarget reads the request line instead of r.URL, because net/url
 // normalises escapes and a worker must see what the client sent (protocol §5).
 // What http.StripPrefix took off r.URL.Path is the base.

@@ -15,16 +15,6 @@ import (
 	"github.com/pinboard-go/pinboard/internal/wire"
 )
 
-func TestAClonedInstanceKeepsNoRequestLine(t *testing.T) {
-	t.Parallel()
-	line := "/" + strings.Repeat("counters/alice/", 2)
-	i := instance{line[:9], line[10:15]}
-	clone := i.clone()
-	require.Equal(t, instance{"/counters", "alice"}, clone)
-	require.NotSame(t, unsafe.StringData(i.namespace), unsafe.StringData(clone.namespace))
-	require.NotSame(t, unsafe.StringData(i.id), unsafe.StringData(clone.id))
-}
-
 // requestLine is the request that net/http makes of a request line, or nil if
 // it refuses the line itself.
 func requestLine(method, raw string) *http.Request {
@@ -33,6 +23,17 @@ func requestLine(method, raw string) *http.Request {
 		return nil
 	}
 	return r
+}
+
+func TestAnInstanceKeepsNoRequestLine(t *testing.T) {
+	t.Parallel()
+	target, err := parseTarget(requestLine(http.MethodGet, "/counters/alice/"+strings.Repeat("x", 1000)))
+	require.NoError(t, err)
+	i, err := target.instance()
+	require.NoError(t, err)
+	require.Equal(t, instance{"/counters", "alice"}, i)
+	require.NotSame(t, unsafe.StringData(target.path), unsafe.StringData(i.namespace))
+	require.NotSame(t, unsafe.StringData(target.path[len("/counters/"):]), unsafe.StringData(i.id))
 }
 
 func TestATargetIsWhatTheClientSent(t *testing.T) {

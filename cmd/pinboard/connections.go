@@ -71,7 +71,7 @@ func limitConnections(l net.Listener, env *pinboard.Environment, log *zap.Logger
 	if each == 0 {
 		each = max(1, most/shares)
 	}
-	return &connections{Listener: l, quota: quota.New[netip.Prefix](most, each, nil), crowd: newCrowd(), trusted: env.Options.TrustedProxies, log: log}
+	return &connections{Listener: l, quota: quota.New[netip.Prefix](most, each), crowd: newCrowd(), trusted: env.Options.TrustedProxies, log: log}
 }
 
 // Accept returns the next connection that is not one too many.

@@ -18,7 +18,6 @@ var (
 type Quota[K comparable] struct {
 	most int // in all
 	each int // of one, but for the zero key
-	keep func(K) K
 
 	mu     sync.Mutex
 	total  int
@@ -37,10 +36,9 @@ type Share struct{ n int }
 const spares = 1024
 
 // New returns a Quota of so many in all, of which each key may have some; the
-// zero key may have all. keep, if it is not nil, returns a key as it may be kept, for one
-// that is part of something larger.
-func New[K comparable](most, each int, keep func(K) K) *Quota[K] {
-	return &Quota[K]{most: most, each: each, keep: keep, of: map[K]*Share{}}
+// zero key may have all. Keys are kept for a while when nothing is in use.
+func New[K comparable](most, each int) *Quota[K] {
+	return &Quota[K]{most: most, each: each, of: map[K]*Share{}}
 }
 
 // Take counts one more for the key, and returns what must be given back. The error is
@@ -73,9 +71,6 @@ func (q *Quota[K]) Take(key K) (*Share, error) {
 func (q *Quota[K]) join(key K) *Share {
 	if len(q.of) >= 2*q.used+spares {
 		maps.DeleteFunc(q.of, func(_ K, s *Share) bool { return s.n == 0 })
-	}
-	if q.keep != nil {
-		key = q.keep(key)
 	}
 	s := &Share{}
 	q.of[key] = s
