@@ -22,7 +22,9 @@ const (
 	idleTimeout = 4 * time.Second
 	// continueTimeout is how long a body is held back for a worker that never
 	// answers "Expect: 100-continue".
-	continueTimeout  = 5 * time.Second
+	continueTimeout = 5 * time.Second
+	// maxIdlePerWorker is more than are in use at once, as a rule: above it each request
+	// makes a connection. No more are idle than were in use at once within idleTimeout.
 	maxIdlePerWorker = 1024
 )
 
