@@ -45,31 +45,26 @@ func placements(ctx context.Context, s settings) error {
 
 	six, same := f.yardstick("redis-benchmark, 6 commands", s, 6), f.yardstick(fmt.Sprintf("redis-benchmark, %d commands", own), s, own)
 	ours := &kind{name: fmt.Sprintf("our load, %d commands", own), against: same, round: f.ownLoad(s, own)}
-	few := &kind{name: "placed, 2 workers, 1,000 rows", against: same, round: f.inNew(s, 2, 1, true)}
-	full := &kind{name: "32 ids together", against: same, round: f.inNew(s, 2, 32, true)}
-	inNew := func(workers int) directory {
-		return func(ctx context.Context) (string, store.View, error) { return f.newNamespace(ctx, workers) }
-	}
 	inLarge := func(context.Context) (string, store.View, error) { return "/large", large, nil }
-	some := &kind{name: "64 ask", against: same, atLeast: 0.7, round: f.throughStore(s, 64, inNew(2))}
+	few := &kind{name: "placed, 2 workers, 1,000 rows", against: same, round: f.byScript(s, f.inNew(2), 1, true)}
+	full := &kind{name: "32 ids together", against: same, round: f.byScript(s, f.inNew(2), 32, true)}
+	some := &kind{name: "64 ask", against: same, atLeast: 0.7, round: f.throughStore(s, 64, f.inNew(2))}
 	kinds := []*kind{
 		six, same, ours, few,
-		{name: "2 ids together", against: same, round: f.inNew(s, 2, 2, true)},
-		{name: "8 ids together", against: same, round: f.inNew(s, 2, 8, true)},
+		{name: "2 ids together", against: same, round: f.byScript(s, f.inNew(2), 2, true)},
+		{name: "8 ids together", against: same, round: f.byScript(s, f.inNew(2), 8, true)},
 		full,
 		{name: "the same against 6 commands", against: six, round: func(context.Context) (sample, error) { return last(few), nil }},
-		{name: "without a preference", against: few, round: f.inNew(s, 2, 1, false)},
-		{name: "1,000 workers", against: few, atLeast: 0.8, round: f.inNew(s, 1000, 1, true)},
-		{name: "32 ids together, 10 workers", against: same, round: f.inNew(s, 10, 32, true)},
-		{name: "32 ids together, 1,000 workers", against: full, atLeast: 0.8, round: f.inNew(s, 1000, 32, true)},
-		{name: "32 ids together, without a preference", against: same, round: f.inNew(s, 2, 32, false)},
-		{name: fmt.Sprintf("%d rows", s.rows), against: few, atLeast: 0.8, round: func(ctx context.Context) (sample, error) {
-			return f.place(ctx, s, "/large", large, 1, true)
-		}},
-		{name: "through the store, 2 workers, one asks", against: same, round: f.throughStore(s, 1, inNew(2))},
+		{name: "without a preference", against: few, round: f.byScript(s, f.inNew(2), 1, false)},
+		{name: "1,000 workers", against: few, atLeast: 0.8, round: f.byScript(s, f.inNew(1000), 1, true)},
+		{name: "32 ids together, 10 workers", against: same, round: f.byScript(s, f.inNew(10), 32, true)},
+		{name: "32 ids together, 1,000 workers", against: full, atLeast: 0.8, round: f.byScript(s, f.inNew(1000), 32, true)},
+		{name: "32 ids together, without a preference", against: same, round: f.byScript(s, f.inNew(2), 32, false)},
+		{name: fmt.Sprintf("%d rows", s.rows), against: few, atLeast: 0.8, round: f.byScript(s, inLarge, 1, true)},
+		{name: "through the store, 2 workers, one asks", against: same, round: f.throughStore(s, 1, f.inNew(2))},
 		some,
-		{name: "800 ask", against: same, round: f.throughStore(s, connections*pipeline, inNew(2))},
-		{name: "64 ask, 1,000 workers", against: some, atLeast: 0.8, round: f.throughStore(s, 64, inNew(1000))},
+		{name: "800 ask", against: same, round: f.throughStore(s, connections*pipeline, f.inNew(2))},
+		{name: "64 ask, 1,000 workers", against: some, atLeast: 0.8, round: f.throughStore(s, 64, f.inNew(1000))},
 		{name: fmt.Sprintf("64 ask, %d rows", s.rows), against: some, atLeast: 0.8, round: f.throughStore(s, 64, inLarge)},
 	}
 	if err := takeTurns(ctx, s.rounds, kinds); err != nil {
@@ -110,34 +105,31 @@ func (f *fleet) ownLoad(s settings, n int) func(context.Context) (sample, error)
 	}
 }
 
-// inNew places ids in a namespace that begins with 1,000 rows, so many in one call.
-func (f *fleet) inNew(s settings, workers, together int, prefer bool) func(context.Context) (sample, error) {
-	return func(ctx context.Context) (sample, error) {
-		namespace, view, err := f.newNamespace(ctx, workers)
-		if err != nil {
-			return sample{}, err
-		}
-		return f.place(ctx, s, namespace, view, together, prefer)
-	}
-}
-
 // directory returns a namespace to place ids in, and who may have them.
 type directory func(ctx context.Context) (namespace string, view store.View, err error)
 
-// newNamespace begins with 1,000 rows.
-func (f *fleet) newNamespace(ctx context.Context, workers int) (namespace string, view store.View, err error) {
-	namespace = "/" + rand.Text()[:8]
-	view, err = f.populate(ctx, namespace, workers, 1000)
-	return namespace, view, err
+// inNew is a new namespace, which begins with 1,000 rows.
+func (f *fleet) inNew(workers int) directory {
+	return func(ctx context.Context) (namespace string, view store.View, err error) {
+		namespace = "/" + rand.Text()[:8]
+		view, err = f.populate(ctx, namespace, workers, 1000)
+		return namespace, view, err
+	}
 }
 
-// place places new ids, by the script alone. Its rates are of ids.
-func (f *fleet) place(ctx context.Context, s settings, namespace string, view store.View, together int, prefer bool) (sample, error) {
-	all := pipesOf(s.calls/together, f.commands(ctx, together, newIDs(namespace, view, prefer)))
-	return f.measure(ctx, all.n()*together, func() (float64, error) {
-		rate, err := all.send(ctx, f.server.Addr(), int64(store.Placed))
-		return rate * float64(together), err
-	})
+// byScript places new ids, so many in one call, by the script alone. Its rates are of ids.
+func (f *fleet) byScript(s settings, in directory, together int, prefer bool) func(context.Context) (sample, error) {
+	return func(ctx context.Context) (sample, error) {
+		namespace, view, err := in(ctx)
+		if err != nil {
+			return sample{}, err
+		}
+		all := pipesOf(s.calls/together, f.commands(ctx, together, newIDs(namespace, view, prefer)))
+		return f.measure(ctx, all.n()*together, func() (float64, error) {
+			rate, err := all.send(ctx, f.server.Addr(), int64(store.Placed))
+			return rate * float64(together), err
+		})
+	}
 }
 
 // newIDs are requests for ids that nobody has asked for, as a node makes them:
