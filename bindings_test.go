@@ -38,8 +38,8 @@ func inBindingBubble(t *testing.T, f func(t *testing.T, n *regNode)) {
 		w.recordAs(under(chat))
 		_, err := n.resolveFor(chat, "first")
 		ref := requireRefusal(t, err, http.StatusServiceUnavailable)
-		time.Sleep(ref.retryAfter)
-		time.Sleep(time.Minute) // its lease, and the time that the name is held
+		time.Sleep(ref.retryAfter) // virtual time
+		time.Sleep(time.Minute)    // virtual time: its lease, and the time that the name is held
 		n.store.called()
 		f(t, n)
 	})
@@ -106,7 +106,7 @@ func TestAHostNameWithoutAWorkerFallsBackOneLeaseLater(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, n.store.Deregister(t.Context(), bound.session))
 		n.pb.leases.end(bound.session)
-		time.Sleep(14 * time.Second)
+		time.Sleep(14 * time.Second) // virtual time
 		plain := n.ready(10, "/a")
 		for _, host := range []string{chat, ""} {
 			rt, err := n.resolveFor(host, "x")
@@ -117,7 +117,7 @@ func TestAHostNameWithoutAWorkerFallsBackOneLeaseLater(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, plain.session, rt.lease.ID)
 		}
-		time.Sleep(time.Second)
+		time.Sleep(time.Second) // virtual time
 		for range 2 {
 			rt, err := n.resolveFor(chat, "x")
 			require.NoError(t, err)

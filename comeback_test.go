@@ -29,7 +29,7 @@ func (w *regWorker) comeBack(ids ...string) {
 func (n *regNode) outage(d time.Duration) {
 	n.t.Helper()
 	n.store.fail(errStoreTest)
-	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(min(time.Second, time.Until(end))) {
+	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(min(time.Second, time.Until(end))) { // virtual time
 		_, err := n.resolve("asked", nil)
 		require.Error(n.t, err)
 	}
