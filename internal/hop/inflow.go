@@ -4,6 +4,8 @@ import (
 	"io"
 	"net"
 	"syscall"
+
+	"github.com/pinboard-go/pinboard/internal/sock"
 )
 
 // Inflow is what comes by a connection. Where the connection is a socket it
@@ -60,7 +62,7 @@ func (in *Inflow) comes(fd uintptr) bool {
 		return true
 	}
 	in.waited = true
-	return !Quiet(int(fd))
+	return !sock.Quiet(int(fd))
 }
 
 // Poll reports whether Next has something without waiting, and holds no buffer if not. It

@@ -14,6 +14,3 @@ func socket(net.Conn) syscall.RawConn { return nil }
 func tryRead(int, []byte) (int, error) { return 0, errors.ErrUnsupported }
 
 func tryWrite(int, []byte) (int, error) { return 0, errors.ErrUnsupported }
-
-// Quiet is not to be had here.
-func Quiet(int) bool { return false }

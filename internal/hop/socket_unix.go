@@ -6,6 +6,8 @@ import (
 	"net"
 	"os"
 	"syscall"
+
+	"github.com/pinboard-go/pinboard/internal/sock"
 )
 
 // socket returns the descriptor that a connection reads from, nil if it does
@@ -35,47 +37,22 @@ func socket(conn net.Conn) syscall.RawConn {
 
 // tryRead reads what is there. The error is syscall.EAGAIN if that is nothing.
 func tryRead(fd int, p []byte) (int, error) {
-	for {
-		n, err := syscall.Read(fd, p)
-		switch {
-		case err == syscall.EINTR:
-			continue
-		case err == syscall.EAGAIN:
-			return 0, syscall.EAGAIN
-		case err != nil:
-			return 0, os.NewSyscallError("read", err)
-		}
-		return n, nil
+	n, err := sock.Read(fd, p)
+	if err != nil && err != syscall.EAGAIN {
+		err = os.NewSyscallError("read", err)
 	}
+	return n, err
 }
 
 // tryWrite writes what there is room for. The error is syscall.EAGAIN if that is not
 // all.
 func tryWrite(fd int, p []byte) (int, error) {
-	for {
-		n, err := syscall.Write(fd, p)
-		switch {
-		case err == syscall.EINTR:
-			continue
-		case err == syscall.EAGAIN:
-			return 0, syscall.EAGAIN
-		case err != nil:
-			return 0, os.NewSyscallError("write", err)
-		case n < len(p):
-			return n, syscall.EAGAIN
-		}
-		return n, nil
+	n, err := sock.Write(fd, p)
+	switch {
+	case err != nil && err != syscall.EAGAIN:
+		err = os.NewSyscallError("write", err)
+	case n < len(p):
+		err = syscall.EAGAIN
 	}
-}
-
-// Quiet reports whether nothing has come by a socket, not its end either. What has
-// come stays there.
-func Quiet(fd int) bool {
-	var one [1]byte
-	for {
-		_, _, err := syscall.Recvfrom(fd, one[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
-		if err != syscall.EINTR {
-			return err == syscall.EAGAIN
-		}
-	}
+	return n, err
 }

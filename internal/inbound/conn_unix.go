@@ -6,6 +6,8 @@ import (
 	"io"
 	"os"
 	"syscall"
+
+	"github.com/pinboard-go/pinboard/internal/sock"
 )
 
 // join has the lanes move what the socket has or takes, and wait only then.
@@ -21,33 +23,27 @@ func (c *Conn) join() error {
 
 // onReadable reads once there is something, or the end.
 func (c *Conn) onReadable(fd uintptr) bool {
-	for {
-		n, err := syscall.Read(int(fd), c.in.p)
-		switch {
-		case err == syscall.EINTR:
-			continue
-		case err == syscall.EAGAIN:
-			c.in.waits()
-			return false
-		case err != nil:
-			c.in.err = os.NewSyscallError("read", err)
-		case n == 0:
-			c.in.err = io.EOF
-		default:
-			c.in.n = n
-		}
-		return true
+	n, err := sock.Read(int(fd), c.in.p)
+	switch {
+	case err == syscall.EAGAIN:
+		c.in.waits()
+		return false
+	case err != nil:
+		c.in.err = os.NewSyscallError("read", err)
+	case n == 0:
+		c.in.err = io.EOF
+	default:
+		c.in.n = n
 	}
+	return true
 }
 
 // onWritable writes until all is written.
 func (c *Conn) onWritable(fd uintptr) bool {
 	for l := &c.out; ; {
-		n, err := syscall.Write(int(fd), l.p[l.n:])
-		l.n += max(n, 0)
+		n, err := sock.Write(int(fd), l.p[l.n:])
+		l.n += n
 		switch {
-		case err == syscall.EINTR:
-			continue
 		case err == syscall.EAGAIN:
 			l.waits()
 			return false

@@ -9,7 +9,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/pinboard-go/pinboard/internal/hop"
+	"github.com/pinboard-go/pinboard/internal/sock"
 )
 
 // descriptor is the socket below a connection. Its methods save what the usual
@@ -93,7 +93,7 @@ func (d *descriptor) onReadable(fd uintptr) bool {
 	if d.out != nil {
 		// Looked at only now: what comes from here on wakes whoever waits, and
 		// what has come is no answer to what is about to be sent.
-		if d.c.reused && !hop.Quiet(int(fd)) {
+		if d.c.reused && !sock.Quiet(int(fd)) {
 			d.err = errNotIdle
 			return true
 		}
@@ -103,25 +103,21 @@ func (d *descriptor) onReadable(fd uintptr) bool {
 		return false // the answer can't be there yet
 	}
 	space := d.c.in.space()
-	for {
-		n, err := syscall.Read(int(fd), space)
-		switch {
-		case err == syscall.EINTR:
-			continue
-		case err == syscall.EAGAIN:
-			d.c.in.drop()
-			return false
-		case err != nil:
-			d.err = os.NewSyscallError("read", err)
-		case n == 0:
-			d.err = io.EOF
-		default:
-			d.n = n
-			d.dry = n < len(space)
-			d.c.in.took(n)
-		}
-		return true
+	n, err := sock.Read(int(fd), space)
+	switch {
+	case err == syscall.EAGAIN:
+		d.c.in.drop()
+		return false
+	case err != nil:
+		d.err = os.NewSyscallError("read", err)
+	case n == 0:
+		d.err = io.EOF
+	default:
+		d.n = n
+		d.dry = n < len(space)
+		d.c.in.took(n)
 	}
+	return true
 }
 
 // send writes what is to be written before the read.
@@ -133,19 +129,13 @@ func (d *descriptor) send(fd int) {
 
 // tryWrite writes of p what there is room for, and returns what is left.
 func (w *wire) tryWrite(fd int, p []byte) (left []byte, err error) {
-	for {
-		w.written.Add(int64(len(p)))
-		n, err := syscall.Write(fd, p)
-		n = max(n, 0)
-		w.written.Add(int64(n - len(p)))
-		switch {
-		case err == syscall.EINTR:
-			continue
-		case err != nil && err != syscall.EAGAIN:
-			return p, os.NewSyscallError("write", err)
-		}
-		return p[n:], nil
+	w.written.Add(int64(len(p)))
+	n, err := sock.Write(fd, p)
+	w.written.Add(int64(n - len(p)))
+	if err != nil && err != syscall.EAGAIN {
+		return p, os.NewSyscallError("write", err)
 	}
+	return p[n:], nil
 }
 
 // write writes of p what there is room for, and returns what is left. It may be called
@@ -202,7 +192,7 @@ func (d *descriptor) comes(fd uintptr) bool {
 		return true
 	}
 	d.waited = true
-	return !hop.Quiet(int(fd))
+	return !sock.Quiet(int(fd))
 }
 
 // start implements idleness: the socket is looked at when it is needed.
@@ -225,4 +215,4 @@ func (d *descriptor) drained() bool {
 	return os.IsTimeout(err) && d.c.SetReadDeadline(time.Time{}) == nil
 }
 
-func (d *descriptor) onPeek(fd uintptr) { d.idle = hop.Quiet(int(fd)) }
+func (d *descriptor) onPeek(fd uintptr) { d.idle = sock.Quiet(int(fd)) }
