@@ -17,8 +17,9 @@ import (
 // included.
 func TestAllocationsOfLookUps(t *testing.T) {
 	for name, usual := range map[string]struct{ hit, miss float64 }{
-		"memory": {1, 15},
-		"redis":  {3, 40},
+		"memory":            {1, 15},
+		"redis":             {3, 40},
+		"redis, standalone": {0, 40},
 	} {
 		pb := measuredNode(t, stores[name](t))
 		pb.look(t, "alice")

@@ -43,11 +43,18 @@ func measuredNode(tb testing.TB, backend *Store) *Pinboard {
 	return pb
 }
 
-// stores are the two stores; that in Redis is in a server of its own.
+// stores are the two stores; that in Redis is in a server of its own, with a client of the host's or
+// with the standalone server's.
 var stores = map[string]func(tb testing.TB) *Store{
 	"memory": func(testing.TB) *Store { return MemoryStore() },
 	"redis": func(tb testing.TB) *Store {
 		return &Store{backend: redis.New(redistest.New(tb, redistest.Options{}).Client(tb))}
+	},
+	"redis, standalone": func(tb testing.TB) *Store {
+		client, err := redis.NewClient(redistest.New(tb, redistest.Options{}).ClientOption())
+		require.NoError(tb, err)
+		tb.Cleanup(client.Close)
+		return &Store{backend: redis.New(client)}
 	},
 }
 

@@ -44,15 +44,38 @@ func onRedisAs(t *testing.T, client rueidis.Client, lease time.Duration, changes
 	})...)
 }
 
+// onEachClient runs a test with clients of the host's, and with the standalone
+// server's, from which a node hears of changes itself.
+func onEachClient(t *testing.T, test func(t *testing.T, client func(*redistest.Server) rueidis.Client)) {
+	t.Helper()
+	t.Parallel()
+	for name, connect := range map[string]func(rueidis.ClientOption) (rueidis.Client, error){
+		"host's": rueidis.NewClient, "server's": redis.NewClient,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, func(server *redistest.Server) rueidis.Client {
+				client, err := connect(server.ClientOption())
+				require.NoError(t, err)
+				t.Cleanup(client.Close)
+				return client
+			})
+		})
+	}
+}
+
 // A node's own work shows in Redis too: it reads sessions by scripts and sweeps,
 // however many requests there are. Reads through the client's cache are led by
 // CLIENT CACHING, and look-ups are counted by the node.
 func TestRequestsToPlacedIdsCostNoCommand(t *testing.T) {
-	t.Parallel()
+	onEachClient(t, requestsToPlacedIdsCostNoCommand)
+}
+
+func requestsToPlacedIdsCostNoCommand(t *testing.T, client func(*redistest.Server) rueidis.Client) {
 	const ids, requests = 100, 2000
 	server := redistest.New(t, redistest.Options{})
 	admin := server.Client(t)
-	f := onRedisAs(t, server.Client(t), 15*time.Second)
+	f := onRedisAs(t, client(server), 15*time.Second)
 	var workers []*session
 	for i := range 3 {
 		w := newFake(t, nil)
@@ -194,11 +217,14 @@ func (w *fenced) giveUp(id string, through *front, s *session) (given bool, err 
 // invalidations alone, is under load. Routes that are out of date are tried, and no
 // client sees it; each placement has one owner, and a later one a higher epoch.
 func TestStaleRoutesUnderLoadReachTheRightOwner(t *testing.T) {
-	t.Parallel()
+	onEachClient(t, staleRoutesUnderLoadReachTheRightOwner)
+}
+
+func staleRoutesUnderLoadReachTheRightOwner(t *testing.T, client func(*redistest.Server) rueidis.Client) {
 	const ids, clients, moves = 20, 6, 100
 	server := redistest.New(t, redistest.Options{})
-	a := onRedisAs(t, server.Client(t), time.Hour)
-	b := onRedisAs(t, server.Client(t), time.Hour)
+	a := onRedisAs(t, client(server), time.Hour)
+	b := onRedisAs(t, client(server), time.Hour)
 	var mu sync.Mutex
 	owners := map[string]string{} // by id and epoch
 	last := map[string]int64{}
@@ -268,10 +294,13 @@ func TestStaleRoutesUnderLoadReachTheRightOwner(t *testing.T) {
 
 // When a node knows of a move, no request of its goes to the old owner.
 func TestAMoveThatIsKnownIsFollowedAtOnce(t *testing.T) {
-	t.Parallel()
+	onEachClient(t, aMoveThatIsKnownIsFollowedAtOnce)
+}
+
+func aMoveThatIsKnownIsFollowedAtOnce(t *testing.T, client func(*redistest.Server) rueidis.Client) {
 	server := redistest.New(t, redistest.Options{})
-	a := onRedisAs(t, server.Client(t), time.Hour)
-	b := onRedisAs(t, server.Client(t), time.Hour)
+	a := onRedisAs(t, client(server), time.Hour)
+	b := onRedisAs(t, client(server), time.Hour)
 	one, two := newFake(t, nil), newFake(t, nil)
 	s := []*session{a.register(one, "one"), a.register(two, "two")}
 	fakes := []*fake{one, two}

@@ -30,6 +30,7 @@ import (
 	"github.com/pinboard-go/pinboard/internal/cli"
 	"github.com/pinboard-go/pinboard/internal/leak"
 	"github.com/pinboard-go/pinboard/internal/quiet"
+	"github.com/pinboard-go/pinboard/internal/store/redis"
 	"github.com/pinboard-go/pinboard/passport"
 )
 
@@ -187,7 +188,7 @@ func speak(server *http.Server, h2c bool, certified *certificate, log *zap.Logge
 // needs no restart.
 func dial(ctx context.Context, option rueidis.ClientOption, log *zap.Logger) (rueidis.Client, error) {
 	for {
-		client, err := rueidis.NewClient(option)
+		client, err := redis.NewClient(option)
 		if err == nil {
 			return client, nil
 		}

@@ -111,6 +111,13 @@
 // given, because a node of a cluster sent the client on, says nothing of the rows,
 // and is not taken.
 //
+// A client of NewClient says what it is told, and directories remember rows by that
+// (sightings): while nothing was heard of a row's key since before the row was looked at
+// in the cache, it is in there yet, and is not looked for. What is heard comes in the
+// order in which the cache changes, so a row is forgotten here when it is forgotten
+// there, or when a connection is dialed, which is before another one can answer for it.
+// The generation is looked at as ever.
+//
 // The commands are not marked as reading only, so that a client that sends such
 // ones to replicas sends these to the master.
 //

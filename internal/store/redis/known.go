@@ -41,8 +41,11 @@ func (d *directory) Known(ctx context.Context, binding, id string) (store.Known,
 			return store.Known{}, err
 		}
 	}
+	if known, ok := d.sightings.recall(binding, id); ok {
+		return known, nil
+	}
 	line := d.lines.of(d.keys, binding, id)
-	known, err := d.atHand(line, id)
+	known, err := d.atHand(line, binding, id)
 	if err == nil {
 		return known, nil
 	}
@@ -55,7 +58,7 @@ func (d *directory) Known(ctx context.Context, binding, id string) (store.Known,
 	}
 	answers := make(chan answer, 1)
 	go func() {
-		known, err := d.known(ctx, line, id)
+		known, err := d.knownBy(ctx, line, binding, id, nil)
 		answers <- answer{known, err}
 	}()
 	select {
@@ -78,24 +81,20 @@ const maxLooks = 64
 // the last, until the line has answered somebody who waits: a client that has lost
 // its connection would begin to dial by the ended context each time, and fail all
 // who wait for that.
-func (d *directory) atHand(l *line, id string) (store.Known, error) {
+func (d *directory) atHand(l *line, binding, id string) (store.Known, error) {
 	defer d.lines.looks.Add(-1)
 	if d.lines.looks.Add(1) > maxLooks || !l.answers.Load() {
 		return store.Known{}, fmt.Errorf("redis known: %w", store.AtHand.Err())
 	}
-	known, err := d.knownBy(store.AtHand, l, id, l.recent())
+	known, err := d.knownBy(store.AtHand, l, binding, id, l.recent())
 	if err != nil {
 		l.answers.Store(false)
 	}
 	return known, err
 }
 
-func (d *directory) known(ctx context.Context, l *line, id string) (store.Known, error) {
-	return d.knownBy(ctx, l, id, nil)
-}
-
-// knownBy is known with the generation as it was seen, if that is not nil.
-func (d *directory) knownBy(ctx context.Context, l *line, id string, seen *glimpse) (store.Known, error) {
+// knownBy reads the row, and the generation before it if that was not seen.
+func (d *directory) knownBy(ctx context.Context, l *line, binding, id string, seen *glimpse) (store.Known, error) {
 	if seen == nil {
 		var err error
 		if seen, err = d.generation(ctx, l); err != nil {
@@ -104,7 +103,9 @@ func (d *directory) knownBy(ctx context.Context, l *line, id string, seen *glimp
 		l.seen.Store(seen)
 	}
 	known := store.Known{Generation: seen.generation, AsOf: seen.asOf}
-	command := d.client.B().Arbitrary("HGET").Keys(l.bucket.rows(d.keys.leaf(id))).Args(id).Build()
+	key := l.bucket.rows(d.keys.leaf(id))
+	count, was := d.sightings.count(key)
+	command := d.client.B().Arbitrary("HGET").Keys(key).Args(id).Build()
 	row, err := d.cached(ctx, rueidis.Cacheable(command), rowKept).ToString()
 	switch {
 	case rueidis.IsRedisNil(err):
@@ -118,6 +119,7 @@ func (d *directory) knownBy(ctx context.Context, l *line, id string, seen *glimp
 		return store.Known{}, failed("known", errForm).err
 	}
 	known.SessionID = sid
+	d.sightings.note(l, binding, id, known, count, was)
 	return known, nil
 }
 

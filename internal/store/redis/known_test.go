@@ -69,11 +69,37 @@ func calls(t *testing.T, client rueidis.Client) map[string]int {
 	return all
 }
 
-func TestWhatIsKnownCostsNoCommand(t *testing.T) {
+// connects makes a client that is closed when the test ends.
+type connects func(t testing.TB, option rueidis.ClientOption) rueidis.Client
+
+// connectHearing is for clients that are heard.
+func connectHearing(t testing.TB, option rueidis.ClientOption) rueidis.Client {
+	t.Helper()
+	client, err := NewClient(option)
+	require.NoError(t, err)
+	require.IsType(t, (*hearing)(nil), client)
+	t.Cleanup(client.Close)
+	return client
+}
+
+// onBoth runs a test with a client of the host's, and with one that is heard.
+func onBoth(t *testing.T, test func(t *testing.T, client connects)) {
+	t.Helper()
 	t.Parallel()
+	for name, client := range map[string]connects{"host's": redistest.NewClient, "heard": connectHearing} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, client)
+		})
+	}
+}
+
+func TestWhatIsKnownCostsNoCommand(t *testing.T) { onBoth(t, whatIsKnownCostsNoCommand) }
+
+func whatIsKnownCostsNoCommand(t *testing.T, client connects) {
 	own := redistest.New(t, redistest.Options{})
 	admin := own.Client(t)
-	d := openOn(own.Client(t), time.Hour)
+	d := openOn(client(t, own.ClientOption()), time.Hour)
 	ids := someIDs(100)
 	session, epochs := d.placed(t, ids...)
 	look := func() {
@@ -107,16 +133,19 @@ func TestWhatIsKnownCostsNoCommand(t *testing.T) {
 
 // What is told comes before the answer to a command that was sent after the change:
 // a node knows of it one round trip later, whoever made it.
-func TestAMoveIsKnownOneRoundTripLater(t *testing.T) {
-	t.Parallel()
+func TestAMoveIsKnownOneRoundTripLater(t *testing.T) { onBoth(t, aMoveIsKnownOneRoundTripLater) }
+
+func aMoveIsKnownOneRoundTripLater(t *testing.T, client connects) {
 	writer := open(t, time.Hour)
 	option := server.ClientOption()
 	option.PipelineMultiplex = -1 // one connection, so that it is the one that is told
-	d := openAs(redistest.NewClient(t, option), writer.keys.prefix, time.Hour)
+	d := openAs(client(t, option), writer.keys.prefix, time.Hour)
 	session, _ := writer.placed(t, "x")
 	for range 500 {
-		_, err := d.Known(t.Context(), "/counters", "x")
-		require.NoError(t, err)
+		for range 2 { // the second one remembers
+			_, err := d.Known(t.Context(), "/counters", "x")
+			require.NoError(t, err)
+		}
 		epoch := writer.move(t, session, "x")[0]
 		key := d.keys.of("/counters", "x").meta()
 		require.NoError(t, d.client.Do(t.Context(), d.client.B().Exists().Key(key).Build()).Error())
@@ -127,8 +156,9 @@ func TestAMoveIsKnownOneRoundTripLater(t *testing.T) {
 }
 
 // A host may hand over a client that is not told of changes, or not of all.
-func TestAClientThatIsNotToldKnowsNothing(t *testing.T) {
-	t.Parallel()
+func TestAClientThatIsNotToldKnowsNothing(t *testing.T) { onBoth(t, aClientThatIsNotToldKnowsNothing) }
+
+func aClientThatIsNotToldKnowsNothing(t *testing.T, client connects) {
 	own := redistest.New(t, redistest.Options{})
 	admin := own.Client(t)
 	for name, change := range map[string]func(*rueidis.ClientOption){
@@ -139,7 +169,7 @@ func TestAClientThatIsNotToldKnowsNothing(t *testing.T) {
 	} {
 		option := own.ClientOption()
 		change(&option)
-		d := openOn(redistest.NewClient(t, option), time.Hour)
+		d := openOn(client(t, option), time.Hour)
 		d.placed(t, "x")
 		calls(t, admin)
 		for range 100 {
@@ -155,7 +185,7 @@ func TestAClientThatIsNotToldKnowsNothing(t *testing.T) {
 	for name, options := range map[string][]string{"of all keys": {"BCAST"}, "unless it says so": {"OPTOUT"}} {
 		option := own.ClientOption()
 		option.ClientTrackingOptions = options
-		d := openOn(redistest.NewClient(t, option), time.Hour)
+		d := openOn(client(t, option), time.Hour)
 		session, _ := d.placed(t, "x")
 		for range 3 {
 			epoch := d.move(t, session, "x")[0]
@@ -169,9 +199,12 @@ func TestAClientThatIsNotToldKnowsNothing(t *testing.T) {
 }
 
 func TestWhatIsKnownIsForgottenWithTheStore(t *testing.T) {
-	t.Parallel()
+	onBoth(t, whatIsKnownIsForgottenWithTheStore)
+}
+
+func whatIsKnownIsForgottenWithTheStore(t *testing.T, client connects) {
 	own := redistest.New(t, redistest.Options{})
-	d := openOn(own.Client(t), time.Hour)
+	d := openOn(client(t, own.ClientOption()), time.Hour)
 	session, _ := d.placed(t, "x")
 	knows := func(sessionID string) func() bool {
 		return func() bool {
@@ -221,7 +254,7 @@ func (c hushed) Read(p []byte) (int, error) {
 }
 
 // behindGate returns a client whose connections can be made to go silent.
-func behindGate(t *testing.T, own *redistest.Server) (rueidis.Client, *gates) {
+func behindGate(t *testing.T, own *redistest.Server, connect connects) (rueidis.Client, *gates) {
 	t.Helper()
 	g := &gates{open: make(chan struct{})}
 	close(g.open)
@@ -231,7 +264,7 @@ func behindGate(t *testing.T, own *redistest.Server) (rueidis.Client, *gates) {
 		conn, err := dial(ctx, addr, d, c)
 		return hushed{conn, g}, err
 	}
-	client := redistest.NewClient(t, option)
+	client := connect(t, option)
 	t.Cleanup(func() {
 		select {
 		case <-g.now():
@@ -246,11 +279,14 @@ func behindGate(t *testing.T, own *redistest.Server) (rueidis.Client, *gates) {
 // known is as old as AsOf says, however often it is asked for, until it is not known
 // any more.
 func TestASilentConnectionMakesNothingLookYoung(t *testing.T) {
-	t.Parallel()
+	onBoth(t, aSilentConnectionMakesNothingLookYoung)
+}
+
+func aSilentConnectionMakesNothingLookYoung(t *testing.T, connect connects) {
 	own := redistest.New(t, redistest.Options{})
 	const lease = 3 * time.Second
 	writer := openOn(own.Client(t), time.Hour)
-	client, gate := behindGate(t, own)
+	client, gate := behindGate(t, own, connect)
 	d := openAs(client, writer.keys.prefix, lease)
 	session, epochs := writer.placed(t, "x")
 	until(t, func() bool {
@@ -302,11 +338,12 @@ func TestALineThatWasNotHeardOfForLongIsAskedUnderAnotherName(t *testing.T) {
 }
 
 // What is at hand is told at once also where nothing may be asked.
-func TestALookAsksForNothing(t *testing.T) {
-	t.Parallel()
+func TestALookAsksForNothing(t *testing.T) { onBoth(t, aLookAsksForNothing) }
+
+func aLookAsksForNothing(t *testing.T, client connects) {
 	own := redistest.New(t, redistest.Options{})
 	admin := own.Client(t)
-	d := openOn(own.Client(t), time.Hour)
+	d := openOn(client(t, own.ClientOption()), time.Hour)
 	session, _ := d.placed(t, "x")
 	calls(t, admin)
 	_, err := d.Known(store.AtHand, "/counters", "x")
@@ -325,7 +362,7 @@ func TestALookAsksForNothing(t *testing.T) {
 		known, err := d.Known(store.AtHand, "/counters", "x")
 		require.NoError(t, err)
 		require.Equal(t, session, known.SessionID)
-		_, err = d.atHand(d.lines.of(d.keys, "/counters", "x"), "x")
+		_, err = d.atHand(d.lines.of(d.keys, "/counters", "x"), "/counters", "x")
 		require.NoError(t, err)
 	}
 	require.Empty(t, calls(t, admin))

@@ -18,7 +18,10 @@ import (
 // The client dials for whoever asks first, and all others wait for that: one that
 // would not wait must not be the first, time and again.
 func TestALookDoesNotKeepTheClientFromDialling(t *testing.T) {
-	t.Parallel()
+	onBoth(t, aLookDoesNotKeepTheClientFromDialling)
+}
+
+func aLookDoesNotKeepTheClientFromDialling(t *testing.T, client connects) {
 	own := redistest.New(t, redistest.Options{})
 	admin := own.Client(t)
 	var hopeless atomic.Int64
@@ -30,7 +33,7 @@ func TestALookDoesNotKeepTheClientFromDialling(t *testing.T) {
 		}
 		return dial(ctx, to, d, c)
 	}
-	d := openOn(redistest.NewClient(t, option), time.Hour)
+	d := openOn(client(t, option), time.Hour)
 	session, _ := d.placed(t, "x")
 	look := func() bool {
 		known, err := d.Known(store.AtHand, "/counters", "x")
@@ -71,7 +74,7 @@ func TestAnAnswerFromElsewhereMakesNothingLookYoung(t *testing.T) {
 	t.Parallel()
 	own := redistest.New(t, redistest.Options{})
 	writer := openOn(own.Client(t), time.Hour)
-	silent, gate := behindGate(t, own)
+	silent, gate := behindGate(t, own, redistest.NewClient)
 	client := &sentOn{Client: silent, to: own.Client(t)}
 	d := openAs(client, writer.keys.prefix, time.Second)
 	session, epochs := writer.placed(t, "x")

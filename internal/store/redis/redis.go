@@ -19,22 +19,28 @@ func New(client rueidis.Client) *Backend { return &Backend{client: client} }
 
 // Open returns the directory for cfg.
 func (b *Backend) Open(cfg store.Config) store.Store {
+	client, told := b.client, (*heard)(nil)
+	if h, ok := client.(*hearing); ok {
+		client, told = h.Client, h.heard
+	}
 	return &directory{
-		client: b.client,
-		keys:   keys{prefix: cfg.Prefix, shards: cfg.Shards},
-		lease:  max(1, cfg.LeaseTTL.Milliseconds()),
-		bulk:   make(chan struct{}, maxBulk),
+		client:    client,
+		keys:      keys{prefix: cfg.Prefix, shards: cfg.Shards},
+		lease:     max(1, cfg.LeaseTTL.Milliseconds()),
+		sightings: newSightings(told),
+		bulk:      make(chan struct{}, maxBulk),
 	}
 }
 
 // directory is one node's handle.
 type directory struct {
-	client rueidis.Client
-	keys   keys
-	lease  int64 // ms
-	sweeps rotation
-	clocks clocks
-	lines  lines
+	client    rueidis.Client
+	keys      keys
+	lease     int64 // ms
+	sweeps    rotation
+	clocks    clocks
+	lines     lines
+	sightings sightings
 	// gathering is of those who ask for ids.
 	gathering gathering
 	bulk      chan struct{} // has one for each part of long work that is under way
