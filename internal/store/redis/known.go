@@ -100,7 +100,7 @@ func (d *directory) knownBy(ctx context.Context, l *line, binding, id string, se
 		if seen, err = d.generation(ctx, l); err != nil {
 			return store.Known{}, err
 		}
-		l.seen.Store(seen)
+		l.see(seen)
 	}
 	known := store.Known{Generation: seen.generation, AsOf: seen.asOf}
 	key := l.bucket.rows(d.keys.leaf(id))
@@ -149,8 +149,8 @@ func (l *line) recent() *glimpse {
 // connection that tells of the bucket's rows was asked and then answered.
 func (d *directory) generation(ctx context.Context, l *line) (*glimpse, error) {
 	every := time.Duration(d.lease) * time.Millisecond / confirmations
-	question := l.question(d.client)
 	for {
+		question, heard := l.question(d.client)
 		asked := time.Now()
 		res := d.cached(ctx, question, every)
 		text, err := res.ToString()
@@ -158,12 +158,16 @@ func (d *directory) generation(ctx context.Context, l *line) (*glimpse, error) {
 		case err != nil:
 			return nil, failed("known", err).err
 		case res.IsCacheHit():
-			return &glimpse{text, l.lastHeard(asked.Add(-2 * every)), asked}, nil
+			if tooOld := asked.Add(-2 * every); heard.Before(tooOld) {
+				l.renew(tooOld)
+			}
+			return &glimpse{text, heard, asked}, nil
 		}
 		// A client of a cluster may have been sent on, and have asked another
 		// connection than the one that it looks for the rows on.
 		if look := d.cached(store.AtHand, question, every); look.IsCacheHit() {
-			return &glimpse{text, l.heard(asked), asked}, nil
+			l.heard(asked)
+			return &glimpse{text, asked, asked}, nil
 		}
 		if time.Since(asked) < every {
 			return nil, failed("known", errSentOn).err
@@ -234,8 +238,11 @@ type line struct {
 	put bool
 }
 
-// question returns the command that reads the bucket's generation.
-func (l *line) question(client rueidis.Client) rueidis.Cacheable {
+// question returns the command that reads the bucket's generation, and when it was last
+// asked and then answered: what is in the cache from now on was so then, or has become so
+// since. That would not be so of a time that is read after the look, when the cache may
+// have changed.
+func (l *line) question(client rueidis.Client) (command rueidis.Cacheable, heard time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.put {
@@ -244,29 +251,38 @@ func (l *line) question(client rueidis.Client) rueidis.Cacheable {
 		command := client.B().Arbitrary("GETRANGE").Keys(l.bucket.generation()).Args("0", last).Build()
 		l.ask, l.put = rueidis.Cacheable(command).Pin(), true
 	}
-	return l.ask
+	return l.ask, l.asked
 }
 
-// lastHeard returns when the line was last asked, of what came from the cache. The
-// cache goes by the wall clock: set back, it takes what is too old for young, but
-// not under another name, for which there is the turn.
-func (l *line) lastHeard(tooOld time.Time) time.Time {
+// renew has the line asked under another name if it was not asked for that long, and its
+// cache says that it was: the cache goes by the wall clock, and set back, it takes what
+// is too old for young, but not under another name, for which there is the turn.
+func (l *line) renew(tooOld time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.asked.IsZero() && l.asked.Before(tooOld) {
 		l.turn++
 		l.put = false
 	}
-	return l.asked
 }
 
-func (l *line) heard(asked time.Time) time.Time {
+// heard notes when a question was asked that was answered.
+func (l *line) heard(asked time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if asked.After(l.asked) {
 		l.asked = asked
 	}
-	return l.asked
+}
+
+// see notes what was seen, unless what was seen already is younger.
+func (l *line) see(seen *glimpse) {
+	for {
+		had := l.seen.Load()
+		if had != nil && had.asOf.After(seen.asOf) || l.seen.CompareAndSwap(had, seen) {
+			return
+		}
+	}
 }
 
 // track asks whether the connections of the client are told of changes. While one

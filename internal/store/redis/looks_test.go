@@ -132,6 +132,60 @@ func TestALookThatIsLateSaysNothing(t *testing.T) {
 	require.True(t, client.late.Load())
 }
 
+// held is a client that keeps back what one look at a generation has found.
+type held struct {
+	rueidis.Client
+	armed       atomic.Bool
+	found, goOn chan struct{}
+}
+
+func (c *held) DoCache(ctx context.Context, cmd rueidis.Cacheable, ttl time.Duration) rueidis.RedisResult {
+	generation := cmd.Commands()[0] == "GETRANGE"
+	res := c.Client.DoCache(ctx, cmd, ttl)
+	if generation && c.armed.CompareAndSwap(true, false) {
+		close(c.found)
+		<-c.goOn
+	}
+	return res
+}
+
+// What was found before a change is no younger for what others hear meanwhile, whether it was
+// in the cache or had to be asked for.
+func TestWhatWasFoundBeforeAChangeIsFromBeforeIt(t *testing.T) {
+	t.Parallel()
+	for _, cached := range []bool{true, false} {
+		own := redistest.New(t, redistest.Options{})
+		admin := own.Client(t)
+		client := &held{Client: own.Client(t), found: make(chan struct{}), goOn: make(chan struct{})}
+		d := openOn(client, time.Hour)
+		d.placed(t, "x")
+		line := d.lines.of(d.keys, "/counters", "x")
+		if cached {
+			d.sees(t, "x")
+		} else {
+			require.NoError(t, d.track(t.Context()))
+		}
+		line.seen.Store(nil)
+		client.armed.Store(true)
+		got := make(chan store.Known, 1)
+		go func() {
+			known, _ := d.Known(context.WithoutCancel(t.Context()), "/counters", "x")
+			got <- known
+		}()
+		<-client.found
+		change := admin.B().Set().Key(line.bucket.generation()).Value("4711").Build()
+		require.NoError(t, admin.Do(t.Context(), change).Error())
+		changed := time.Now()
+		until(t, func() bool { line.seen.Store(nil); return d.sees(t, "x").Generation == "4711" })
+		young := line.seen.Load()
+		require.NotNil(t, young)
+		close(client.goOn)
+		known := <-got
+		require.True(t, known.Generation == "4711" || known.AsOf.Before(changed), "%+v of %v", known, changed)
+		require.False(t, line.seen.Load().asOf.Before(young.asOf), "nor is it in the way of what is younger")
+	}
+}
+
 // counting is a client that counts looks at generations.
 type counting struct {
 	rueidis.Client
