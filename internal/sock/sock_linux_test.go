@@ -1,4 +1,4 @@
-//go:build !race
+//go:build !race && !msan
 
 package sock_test
 

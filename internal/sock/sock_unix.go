@@ -8,7 +8,7 @@ import "syscall"
 // keep other goroutines and the garbage collector waiting.
 const long = 32<<10 + 1
 
-// Read reads what has come, at most len(p) bytes. The error is a syscall.Errno,
+// Read reads what has come, at most len(p) bytes, which must not be 0. The error is a syscall.Errno,
 // and syscall.EAGAIN if nothing is there; at the end it returns 0 and no error.
 func Read(fd int, p []byte) (int, error) {
 	for {

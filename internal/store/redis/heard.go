@@ -12,10 +12,10 @@ import (
 
 // NewClient is rueidis.NewClient. Of what the client is told when keys change its
 // directories hear, too, so that they need not ask its cache whether a row is still in
-// there; that they do with any other client, and with one of a cluster or with an
-// OnInvalidations of its own. What dials, if not the client, is DialCtxFn.
+// there; that they do with any other client, and with one of a cluster, of a server with replicas, or
+// with an OnInvalidations of its own. What dials, if not the client, is DialCtxFn.
 func NewClient(option rueidis.ClientOption) (rueidis.Client, error) {
-	if option.OnInvalidations != nil {
+	if option.OnInvalidations != nil || option.Standalone.EnableRedirect || len(option.Standalone.ReplicaAddress) > 0 {
 		return rueidis.NewClient(option)
 	}
 	h := new(heard)

@@ -140,6 +140,14 @@ func TestOnlyAClientOfOneServerIsHeard(t *testing.T) {
 	t.Cleanup(hosts.Close)
 	requireNotHeard(t, hosts)
 
+	option = server.ClientOption()
+	option.Standalone.ReplicaAddress = option.InitAddress
+	option.SendToReplicas = func(rueidis.Completed) bool { return false }
+	replicated, err := NewClient(option)
+	require.NoError(t, err)
+	t.Cleanup(replicated.Close)
+	requireNotHeard(t, replicated)
+
 	many, err := NewClient(rueidis.ClientOption{InitAddress: cluster.Addrs()})
 	require.NoError(t, err)
 	t.Cleanup(many.Close)

@@ -4,6 +4,7 @@ import (
 	"hash/maphash"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/pinboard-go/pinboard/internal/store"
 )
@@ -33,6 +34,10 @@ type sightings struct {
 // maxSightings bounds how many rows are remembered; one takes some 200 bytes.
 const maxSightings = 1 << 15
 
+// sightingKept is for how long a row is remembered that does not change. It is little of rowKept,
+// which bounds how long something could be believed that nobody tells of.
+const sightingKept = time.Minute
+
 func newSightings(h *heard) sightings {
 	if h == nil {
 		return sightings{}
@@ -58,7 +63,7 @@ func (s *sightings) recall(binding, id string) (known store.Known, ok bool) {
 		return known, false
 	}
 	seen := one.line.recent() // first, as in knownBy: see glimpsed
-	if seen == nil || !one.good() || seen.asOf.Sub(one.row.AsOf) > rowKept {
+	if seen == nil || !one.good() || seen.asOf.Sub(one.row.AsOf) > sightingKept {
 		return known, false
 	}
 	if !one.used.Load() {
@@ -87,7 +92,7 @@ func (s *sightings) note(l *line, binding, id string, row store.Known, count *at
 	place := s.place(binding, id)
 	if had := place.Load(); had != nil && had.good() {
 		switch same := had.id == id && had.binding == binding; {
-		case same && had.line == l && row.AsOf.Sub(had.row.AsOf) < rowKept/2:
+		case same && had.line == l && row.AsOf.Sub(had.row.AsOf) < sightingKept/2:
 			return
 		case !same && had.used.Swap(false):
 			return // it was here first, and is asked for as well
