@@ -51,10 +51,7 @@ var stores = map[string]func(tb testing.TB) *Store{
 		return &Store{backend: redis.New(redistest.New(tb, redistest.Options{}).Client(tb))}
 	},
 	"redis, standalone": func(tb testing.TB) *Store {
-		client, err := redis.NewClient(redistest.New(tb, redistest.Options{}).ClientOption())
-		require.NoError(tb, err)
-		tb.Cleanup(client.Close)
-		return &Store{backend: redis.New(client)}
+		return &Store{backend: redis.New(standaloneClient(redistest.New(tb, redistest.Options{}), tb))}
 	},
 }
 

@@ -49,19 +49,24 @@ func onRedisAs(t *testing.T, client rueidis.Client, lease time.Duration, changes
 func onEachClient(t *testing.T, test func(t *testing.T, client func(*redistest.Server) rueidis.Client)) {
 	t.Helper()
 	t.Parallel()
-	for name, connect := range map[string]func(rueidis.ClientOption) (rueidis.Client, error){
-		"host's": rueidis.NewClient, "server's": redis.NewClient,
+	for name, connect := range map[string]func(*redistest.Server, testing.TB) rueidis.Client{
+		"host's": (*redistest.Server).Client, "server's": standaloneClient,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			test(t, func(server *redistest.Server) rueidis.Client {
-				client, err := connect(server.ClientOption())
-				require.NoError(t, err)
-				t.Cleanup(client.Close)
-				return client
-			})
+			test(t, func(server *redistest.Server) rueidis.Client { return connect(server, t) })
 		})
 	}
+}
+
+// standaloneClient returns a client as the standalone server makes it, which is closed
+// when the test ends.
+func standaloneClient(server *redistest.Server, tb testing.TB) rueidis.Client {
+	tb.Helper()
+	client, err := redis.NewClient(server.ClientOption())
+	require.NoError(tb, err)
+	tb.Cleanup(client.Close)
+	return client
 }
 
 // A node's own work shows in Redis too: it reads sessions by scripts and sweeps,

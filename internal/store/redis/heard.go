@@ -42,11 +42,12 @@ type heard struct {
 	counts [4096]atomic.Uint64 // several keys share one
 }
 
-var heardSeed = maphash.MakeSeed()
+// seed is of the hashes that say where something is counted or remembered.
+var seed = maphash.MakeSeed()
 
 // of returns the count of a key.
 func (h *heard) of(key string) *atomic.Uint64 {
-	return &h.counts[maphash.String(heardSeed, key)%uint64(len(h.counts))]
+	return &h.counts[maphash.String(seed, key)%uint64(len(h.counts))]
 }
 
 // dialing returns what dials as option says. A connection that takes another one's place

@@ -17,7 +17,7 @@ import (
 // remembers reports whether a row is remembered of an id.
 func (d *directory) remembers(id string) bool {
 	one := d.sightings.place("/counters", id).Load()
-	return one != nil && one.id == id && one.binding == "/counters" && one.good()
+	return one != nil && one.of("/counters", id) && one.good()
 }
 
 // sees has a row remembered that is there.

@@ -45,7 +45,7 @@ func (d *directory) Known(ctx context.Context, binding, id string) (store.Known,
 		return known, nil
 	}
 	line := d.lines.of(d.keys, binding, id)
-	known, err := d.atHand(line, binding, id)
+	known, err := d.atHand(line, id)
 	if err == nil {
 		return known, nil
 	}
@@ -58,7 +58,7 @@ func (d *directory) Known(ctx context.Context, binding, id string) (store.Known,
 	}
 	answers := make(chan answer, 1)
 	go func() {
-		known, err := d.knownBy(ctx, line, binding, id, nil)
+		known, err := d.knownBy(ctx, line, id, nil)
 		answers <- answer{known, err}
 	}()
 	select {
@@ -81,12 +81,12 @@ const maxLooks = 64
 // the last, until the line has answered somebody who waits: a client that has lost
 // its connection would begin to dial by the ended context each time, and fail all
 // who wait for that.
-func (d *directory) atHand(l *line, binding, id string) (store.Known, error) {
+func (d *directory) atHand(l *line, id string) (store.Known, error) {
 	defer d.lines.looks.Add(-1)
 	if d.lines.looks.Add(1) > maxLooks || !l.answers.Load() {
 		return store.Known{}, fmt.Errorf("redis known: %w", store.AtHand.Err())
 	}
-	known, err := d.knownBy(store.AtHand, l, binding, id, l.recent())
+	known, err := d.knownBy(store.AtHand, l, id, l.recent())
 	if err != nil {
 		l.answers.Store(false)
 	}
@@ -94,7 +94,7 @@ func (d *directory) atHand(l *line, binding, id string) (store.Known, error) {
 }
 
 // knownBy reads the row, and the generation before it if that was not seen.
-func (d *directory) knownBy(ctx context.Context, l *line, binding, id string, seen *glimpse) (store.Known, error) {
+func (d *directory) knownBy(ctx context.Context, l *line, id string, seen *glimpse) (store.Known, error) {
 	if seen == nil {
 		var err error
 		if seen, err = d.generation(ctx, l); err != nil {
@@ -119,7 +119,7 @@ func (d *directory) knownBy(ctx context.Context, l *line, binding, id string, se
 		return store.Known{}, failed("known", errForm).err
 	}
 	known.SessionID = sid
-	d.sightings.note(l, binding, id, known, count, was)
+	d.sightings.note(l, id, known, count, was)
 	return known, nil
 }
 
@@ -213,7 +213,7 @@ func (l *lines) of(k keys, binding, id string) *line {
 		if l.byBucket == nil || len(l.byBucket) >= maxLines {
 			l.byBucket = map[lineKey]*line{}
 		}
-		one = &line{bucket: k.bucket(binding, key.shard)}
+		one = &line{binding: binding, bucket: k.bucket(binding, key.shard)}
 		l.byBucket[key] = one
 	}
 	return one
@@ -221,7 +221,8 @@ func (l *lines) of(k keys, binding, id string) *line {
 
 // line is the connection that tells of a bucket's changes.
 type line struct {
-	bucket bucketKeys
+	binding string
+	bucket  bucketKeys
 	// answers: a question was answered that somebody waited for, and no look was in
 	// vain since.
 	answers atomic.Bool

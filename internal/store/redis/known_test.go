@@ -364,7 +364,7 @@ func aLookAsksForNothing(t *testing.T, client connects) {
 		known, err := d.Known(store.AtHand, "/counters", "x")
 		require.NoError(t, err)
 		require.Equal(t, session, known.SessionID)
-		_, err = d.atHand(d.lines.of(d.keys, "/counters", "x"), "/counters", "x")
+		_, err = d.atHand(d.lines.of(d.keys, "/counters", "x"), "x")
 		require.NoError(t, err)
 	}
 	require.Empty(t, calls(t, admin))

@@ -12,13 +12,15 @@ import (
 // sighting is a row as it was seen in the client's cache. It is not changed, but for
 // used.
 type sighting struct {
-	binding, id string
-	line        *line
-	row         store.Known    // without the generation
-	count       *atomic.Uint64 // of the row's key
-	was         uint64         // that count, before the row was looked at
-	used        atomic.Bool    // since another one wanted its place
+	line  *line
+	id    string
+	row   store.Known    // without the generation
+	count *atomic.Uint64 // of the row's key
+	was   uint64         // that count, before the row was looked at
+	used  atomic.Bool    // since another one wanted its place
 }
+
+func (s *sighting) of(binding, id string) bool { return s.id == id && s.line.binding == binding }
 
 // good reports whether nothing was heard of the row's key since.
 func (s *sighting) good() bool { return s.count.Load() == s.was }
@@ -45,10 +47,8 @@ func newSightings(h *heard) sightings {
 	return sightings{heard: h, places: make([]atomic.Pointer[sighting], maxSightings)}
 }
 
-var sightingSeed = maphash.MakeSeed()
-
 func (s *sightings) place(binding, id string) *atomic.Pointer[sighting] {
-	hash := maphash.String(sightingSeed, id) + maphash.String(sightingSeed, binding)
+	hash := maphash.String(seed, id) + maphash.String(seed, binding)
 	return &s.places[hash%uint64(len(s.places))]
 }
 
@@ -59,7 +59,7 @@ func (s *sightings) recall(binding, id string) (known store.Known, ok bool) {
 		return known, false
 	}
 	one := s.place(binding, id).Load()
-	if one == nil || one.id != id || one.binding != binding {
+	if one == nil || !one.of(binding, id) {
 		return known, false
 	}
 	seen := one.line.recent() // first, as in knownBy: see glimpsed
@@ -85,13 +85,13 @@ func (s *sightings) count(key string) (count *atomic.Uint64, now uint64) {
 }
 
 // note remembers a row that was looked at when its count, of before, was was.
-func (s *sightings) note(l *line, binding, id string, row store.Known, count *atomic.Uint64, was uint64) {
+func (s *sightings) note(l *line, id string, row store.Known, count *atomic.Uint64, was uint64) {
 	if count == nil {
 		return
 	}
-	place := s.place(binding, id)
+	place := s.place(l.binding, id)
 	if had := place.Load(); had != nil && had.good() {
-		switch same := had.id == id && had.binding == binding; {
+		switch same := had.of(l.binding, id); {
 		case same && had.line == l && row.AsOf.Sub(had.row.AsOf) < sightingKept/2:
 			return
 		case !same && had.used.Swap(false):
@@ -99,8 +99,5 @@ func (s *sightings) note(l *line, binding, id string, row store.Known, count *at
 		}
 	}
 	row.Generation = ""
-	place.Store(&sighting{
-		binding: strings.Clone(binding), id: strings.Clone(id),
-		line: l, row: row, count: count, was: was,
-	})
+	place.Store(&sighting{line: l, id: strings.Clone(id), row: row, count: count, was: was})
 }
