@@ -44,14 +44,16 @@ func TestTheBinaryAsksTheServerThatItIs(t *testing.T) {
 	base, _ := listening(t, log)
 	worker := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{"value":"v"}`)) }))
 	defer worker.Close()
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, base+"/registry/register", strings.NewReader(
-		`{"clientId":"one","secret":"s","namespaces":["/a"],"advertiseUrl":"`+worker.URL+`","headroom":1,"draining":false,"challenge":"c","challengeValue":"v","instances":{"/a":["x"]}}`))
-	require.NoError(t, err)
-	r.Header.Set("Authorization", "Bearer "+operatorToken)
-	res, err := http.DefaultClient.Do(r)
-	require.NoError(t, err)
-	require.NoError(t, res.Body.Close())
-	require.Equal(t, http.StatusOK, res.StatusCode)
+	conn := dialFrom(t, "127.0.0.1", strings.TrimPrefix(base, "http://"))
+	session := post(t, conn, operatorToken, "/registry/register", map[string]any{
+		"clientId": "one", "secret": "s", "namespaces": []string{"/a"}, "advertiseUrl": worker.URL, "headroom": 1, "draining": false,
+		"challenge": "c", "challengeValue": "v", "instances": map[string][]string{"/a": {"x"}},
+	})["sessionId"]
+	// It is ready once it has beaten, and only soon after its registration's answer.
+	post(t, conn, operatorToken, "/registry/heartbeat", map[string]any{
+		"sessionId": session, "headroom": 1, "draining": false, "challenge": "c", "challengeValue": "v",
+	})
+	require.NoError(t, conn.Close())
 
 	for line, want := range map[string]struct {
 		status int

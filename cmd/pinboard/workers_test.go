@@ -16,11 +16,11 @@ import (
 const workersToken = "planted-token-of-a-worker"
 
 // post makes a worker's call on a connection.
-func post(t *testing.T, conn io.ReadWriter, path string, body map[string]any) map[string]any {
+func post(t *testing.T, conn io.ReadWriter, token, path string, body map[string]any) map[string]any {
 	t.Helper()
 	text, err := json.Marshal(body)
 	require.NoError(t, err)
-	_, err = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: p\r\nAuthorization: Bearer %s\r\nContent-Length: %d\r\n\r\n%s", path, workersToken, len(text), text)
+	_, err = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: p\r\nAuthorization: Bearer %s\r\nContent-Length: %d\r\n\r\n%s", path, token, len(text), text)
 	require.NoError(t, err)
 	res, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	require.NoError(t, err)
@@ -43,7 +43,7 @@ func TestTheConnectionOfAWorkerIsNotCutForThoseOfOthers(t *testing.T) {
 		"planted-token-of-an-operator", workersToken, "pinboard:operator", "pinboard:worker", `"namespaces":["*"]`, `"namespaces":["*"],"allowedBackendHosts":["*"]`,
 	).Replace(document))
 	worker := dialFrom(t, "127.0.100.1", addr)
-	session := post(t, worker, "/registry/register", map[string]any{
+	session := post(t, worker, workersToken, "/registry/register", map[string]any{
 		"clientId": "a-worker-of-another-network", "secret": secret, "namespaces": []string{"/counters"}, "advertiseUrl": probed.URL,
 		"headroom": 1, "draining": false, "challenge": challenge, "challengeValue": "v1",
 	})["sessionId"]
@@ -57,7 +57,7 @@ func TestTheConnectionOfAWorkerIsNotCutForThoseOfOthers(t *testing.T) {
 	for n := range 2 {
 		require.Equal(t, http.StatusOK, healthy(t, dialFrom(t, fmt.Sprint("127.0.", 1+n, ".1"), addr)).StatusCode)
 	}
-	post(t, worker, "/registry/heartbeat", map[string]any{
+	post(t, worker, workersToken, "/registry/heartbeat", map[string]any{
 		"sessionId": session, "headroom": 1, "draining": false, "challenge": challenge, "challengeValue": "v1",
 	})
 }

@@ -48,9 +48,9 @@ func TestWhatTheCommandPrintsWorks(t *testing.T) {
 
 	_, err := press.Write([]byte("\n"))
 	require.NoError(t, err)
-	readUntil("restarts")
+	readUntil("has released")
 	go func() { _, _ = io.Copy(io.Discard, output) }()
-	withdrawn := client.await(t, calls[1][2], calls[1][1], deposited.HeldBy)
+	withdrawn := client.await(t, calls[1][2], calls[1][1])
 	require.EqualValues(t, 7, withdrawn.Balance)
 	require.Greater(t, withdrawn.Epoch, deposited.Epoch)
 

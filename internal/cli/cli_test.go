@@ -88,7 +88,8 @@ func (s *site) value(args ...string) (v map[string]any) {
 	return v
 }
 
-// worker registers a worker that has these ids of /a.
+// worker registers a worker that has these ids of /a. It is ready, since it has
+// beaten, too: that a registration is answered says only that it soon will be.
 func (s *site) worker(client string, ids ...string) {
 	s.t.Helper()
 	backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -100,12 +101,24 @@ func (s *site) worker(client string, ids ...string) {
 		_, _ = io.WriteString(w, `{"value":"value"}`)
 	}))
 	s.t.Cleanup(backend.Close)
-	body, err := json.Marshal(map[string]any{
+	var session struct {
+		ID string `json:"sessionId"`
+	}
+	require.NoError(s.t, json.Unmarshal(s.post("/registry/register", map[string]any{
 		"clientId": client, "secret": "planted-secret", "namespaces": []string{"/a", "/b"}, "advertiseUrl": backend.URL, "headroom": 7,
 		"draining": false, "challenge": "c", "challengeValue": "value", "instances": map[string][]string{"/a": ids},
+	}), &session))
+	s.post("/registry/heartbeat", map[string]any{
+		"sessionId": session.ID, "headroom": 7, "draining": false, "challenge": "c", "challengeValue": "value",
 	})
+}
+
+// post tells pinboard as a worker does, and returns its answer.
+func (s *site) post(path string, body any) []byte {
+	s.t.Helper()
+	told, err := json.Marshal(body)
 	require.NoError(s.t, err)
-	r, err := http.NewRequestWithContext(s.t.Context(), http.MethodPost, s.env["PINBOARD_URL"]+"/registry/register", bytes.NewReader(body))
+	r, err := http.NewRequestWithContext(s.t.Context(), http.MethodPost, s.env["PINBOARD_URL"]+path, bytes.NewReader(told))
 	require.NoError(s.t, err)
 	r.Header.Set("Authorization", "Bearer planted-token-all")
 	res, err := s.server.Client().Do(r)
@@ -114,6 +127,7 @@ func (s *site) worker(client string, ids ...string) {
 	require.NoError(s.t, err)
 	require.NoError(s.t, res.Body.Close())
 	require.Equal(s.t, http.StatusOK, res.StatusCode, string(text))
+	return text
 }
 
 // rows splits a table into its cells.

@@ -191,8 +191,9 @@ func (f *Fleet) RestartOnEnter(ctx context.Context, in io.Reader, out io.Writer)
 			return nil
 		}
 		name := f.busiest()
-		fmt.Fprintf(out, "%s restarts: what it holds is placed elsewhere\n", name)
+		fmt.Fprintln(out, name, "restarts")
 		f.StopWorker(name)
+		fmt.Fprintln(out, name, "has released what it held: the next call places it anew")
 		switch err := f.startWorker(ctx, name); {
 		case ctx.Err() != nil:
 			return nil
