@@ -150,11 +150,12 @@ func rulesFront(t *testing.T, dns *names, rules string) *front {
 	return f
 }
 
-// registered registers and returns the session.
+// registered registers and returns the session, which is active.
 func (w *realWorker) registered(f *front) (session any) {
 	w.t.Helper()
 	resp, answer := w.register(f)
 	require.Equal(w.t, http.StatusOK, resp.StatusCode, answer)
+	f.pb.registry.settled(w.t, w.client)
 	return answer["sessionId"]
 }
 

@@ -62,7 +62,7 @@ func (n *regNode) kindsSeen(query string) (kinds []string) {
 // awaitKinds waits until these are the events.
 func (n *regNode) awaitKinds(kinds ...string) {
 	n.t.Helper()
-	require.EventuallyWithT(n.t, func(t *assert.CollectT) { assert.Equal(t, kinds, n.kindsSeen("")) }, 5*time.Second, time.Millisecond)
+	require.EventuallyWithT(n.t, func(t *assert.CollectT) { assert.Equal(t, kinds, n.kindsSeen("")) }, patience, time.Millisecond)
 }
 
 func TestWhatHappensToWorkersIsTold(t *testing.T) {

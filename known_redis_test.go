@@ -80,7 +80,7 @@ func requestsToPlacedIdsCostNoCommand(t *testing.T, client func(*redistest.Serve
 	const ids, requests = 100, 2000
 	server := redistest.New(t, redistest.Options{})
 	admin := server.Client(t)
-	f := onRedisAs(t, client(server), 15*time.Second)
+	f := onRedisAs(t, client(server), time.Minute)
 	var workers []*session
 	for i := range 3 {
 		w := newFake(t, nil)

@@ -242,7 +242,7 @@ func TestEndlessProbesAreGivenUpAndCostLittle(t *testing.T) {
 		live.record("/a")
 		post("/registry/heartbeat", live.beat(), beats)
 	}
-	require.Eventually(t, func() bool { return n.dials.Load() >= 2*each }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return n.dials.Load() >= 2*each }, patience, time.Millisecond)
 	honest := n.worker()
 	honest.register()
 	require.Equal(t, http.StatusOK, honest.heartbeat().status)
@@ -420,7 +420,7 @@ func TestAProbesDialEndsWithTheProbe(t *testing.T) {
 		_, err := n.pb.probe.ask(ctx, probe{url: "http://127.0.0.1:1", secret: wire.NewSecret("x"), rules: []string{"*"}})
 		asked <- err
 	}()
-	require.Eventually(t, func() bool { return n.dials.Load() == 1 }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return n.dials.Load() == 1 }, patience, time.Millisecond)
 	cancel()
 	require.ErrorIs(t, <-ended, context.Canceled)
 	require.ErrorIs(t, <-asked, errUnreachable)

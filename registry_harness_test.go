@@ -320,14 +320,21 @@ func (w *regWorker) beat(changes ...fields) fields {
 }
 
 // register registers and fails the test unless that works. It returns when the
-// session is active, which is shortly after the answer.
+// session is active.
 func (w *regWorker) register(changes ...fields) regAnswer {
 	w.n.t.Helper()
 	a := w.n.post("/registry/register", tokenWorker, w.registration(changes...))
 	require.Equal(w.n.t, http.StatusOK, a.status, a.text)
 	w.session = a.field(w.n.t, "sessionId").(string)
-	require.Eventually(w.n.t, func() bool { return w.n.pb.registry.clients.waiting(w.client) == 0 }, 5*time.Second, 100*time.Microsecond)
+	w.n.pb.registry.settled(w.n.t, w.client)
 	return a
+}
+
+// settled waits until no registration of the client's is under way: its session is
+// active then, which is shortly after the answer.
+func (g *registry) settled(t testing.TB, client string) {
+	t.Helper()
+	require.Eventually(t, func() bool { return g.clients.waiting(client) == 0 }, patience, 100*time.Microsecond)
 }
 
 // waiting returns how many hold or wait for the key.

@@ -341,16 +341,15 @@ func TestRegistrationsOfOneClientWaitForEachOther(t *testing.T) {
 		_, err := n.try(ctx, "POST", "/registry/register", tokenWorker, body)
 		second <- err
 	}()
-	require.Eventually(t, func() bool { return n.pb.registry.clients.waiting(w.client) == 2 }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return n.pb.registry.clients.waiting(w.client) == 2 }, patience, time.Millisecond)
 	other.register() // another client does not wait
 	require.Equal(t, []string{"CheckRegister", "Register", "Activate"}, n.store.called(), "the other's")
 	cancel()
 	require.ErrorIs(t, <-second, context.Canceled)
-	require.Eventually(t, func() bool { return n.pb.registry.clients.waiting(w.client) == 1 }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return n.pb.registry.clients.waiting(w.client) == 1 }, patience, time.Millisecond)
 	release()
 	require.NoError(t, <-first)
 	w.register()
-	require.Eventually(t, func() bool { return n.pb.registry.clients.waiting(w.client) == 0 }, 5*time.Second, time.Millisecond)
 	require.Empty(t, n.pb.registry.clients.locks)
 }
 

@@ -56,7 +56,7 @@ func (f *following) said() string {
 
 func (f *following) await(text string) {
 	f.t.Helper()
-	require.Eventually(f.t, func() bool { return strings.Contains(f.said(), text) }, 10*time.Second, 5*time.Millisecond, text)
+	require.Eventually(f.t, func() bool { return strings.Contains(f.said(), text) }, time.Minute, 5*time.Millisecond, text)
 }
 
 func (f *following) end() {
