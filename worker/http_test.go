@@ -369,6 +369,59 @@ func TestAnInstanceDoesNotSeePinboardsHeaders(t *testing.T) {
 	})
 }
 
+// By a marker that an application passes on from elsewhere pinboard would give up an
+// id that has a live instance, and have the request carried out once more.
+func TestAnAnswerOfAnApplicationsIsNoRefusal(t *testing.T) {
+	t.Parallel()
+	relays := func(w http.ResponseWriter) {
+		w.Header()["pinned_refusal"] = []string{wire.RefusalExpired}
+		w.Header().Set(wire.HeaderRefusal, wire.RefusalCapacity)
+		w.Header().Set("X-Mine", "1")
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}
+	relaying := serving(func(_ *Instance, w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/flushed" {
+			w.Header().Set(wire.HeaderRefusal, wire.RefusalCapacity)
+			w.(http.Flusher).Flush()
+		}
+		relays(w)
+	})
+	middleware := func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			switch r.URL.Path {
+			case "/own":
+				relays(w)
+			case "/instead":
+				next.ServeHTTP(httptest.NewRecorder(), r)
+				relays(w)
+			default:
+				next.ServeHTTP(w, r)
+			}
+		})
+	}
+	for path, opts := range map[string]HostOptions{
+		"/c/1/": {}, "/c/1/flushed": {}, "/c/1/passed": {Middleware: middleware}, "/c/1/own": {Middleware: middleware}, "/c/1/instead": {Middleware: middleware},
+	} {
+		t.Run(path, func(t *testing.T) {
+			t.Parallel()
+			inBubble(t, Options{}, nil, func(t *testing.T, h *harness) {
+				opts.MaxInstances = 1
+				require.NoError(t, h.w.HostWith("/c", opts, relaying))
+				h.start()
+				h.get("/c/1/")
+				head := h.get(path).Result().Header
+				for name := range head {
+					require.False(t, wire.Reserved(name), name)
+				}
+				if path != "/c/1/flushed" {
+					require.Equal(t, "1", head.Get("X-Mine"))
+				}
+				refused(t, h.get("/c/2/"), wire.RefusalCapacity)
+			})
+		})
+	}
+}
+
 func TestCallerFrom(t *testing.T) {
 	t.Parallel()
 	var got Caller

@@ -210,6 +210,9 @@ func (i *Instance) owned() (at time.Duration, yes bool) {
 	return now.mono, i.dir.lease.stateNow(now) != leaseExpired && !i.lost.Load()
 }
 
+// refused is false: an instance has the request (responder).
+func (*Instance) refused() bool { return false }
+
 // isConstructed reports whether the constructor is over, or will never begin.
 func (i *Instance) isConstructed() bool {
 	select {

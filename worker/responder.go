@@ -33,10 +33,14 @@ type responder struct {
 	endedAt time.Duration
 }
 
-// owner says whether the id is this worker's, so that an answer counts, and when
-// it was asked, by the monotonic clock.
+// owner is who answers.
 type owner interface {
+	// owned says whether the id is this worker's, so that an answer counts, and when
+	// it was asked, by the monotonic clock.
 	owned() (at time.Duration, yes bool)
+	// refused says whether the answer may be a refusal of the worker's own, for which
+	// pinboard gives the id up: no instance has the request.
+	refused() bool
 }
 
 func (r *responder) owned() bool {
@@ -65,6 +69,9 @@ func (r *responder) begin() {
 	}
 	r.begun = true
 	if r.owned() {
+		if !r.owner.refused() {
+			dropReserved(r.ResponseWriter.Header()) // as of an answer that is passed on
+		}
 		return
 	}
 	// The process was frozen, or cut off, while the handler ran. Another owner

@@ -68,6 +68,10 @@ func (v *visit) owned() (at time.Duration, yes bool) {
 	return now.mono, v.worker.lease.stateNow(now) != leaseExpired && !v.lost()
 }
 
+// refused reports whether the middleware has let the request in, and to no avail
+// (responder).
+func (v *visit) refused() bool { return v.entered.Load() && v.inst.Load() == nil }
+
 // late refuses a request that a middleware has kept for too long.
 func (v *visit) late(ref *refusal, rw http.ResponseWriter) {
 	if v.inst.Load() == nil {

@@ -289,6 +289,7 @@ func TestAContextShowsNothingOfWhoCalls(t *testing.T) {
 type nobodys struct{}
 
 func (nobodys) owned() (at time.Duration, yes bool) { return 0, false }
+func (nobodys) refused() bool                       { return false }
 
 // However a handler writes, and whatever it does with the error.
 func TestNothingIsWrittenBehindARefusalThatCameTooLate(t *testing.T) {
