@@ -50,7 +50,7 @@ func TestALogThatFailsAtTheEndOfADetachedStreamEndsNothingElse(t *testing.T) {
 		require.Eventually(t, func() bool {
 			f.pb.background.mu.Lock()
 			defer f.pb.background.mu.Unlock()
-			return f.pb.background.active == 1
-		}, patience, time.Millisecond, "only the background work is left")
+			return f.pb.background.requests == 0
+		}, patience, time.Millisecond, "nothing is left")
 	}
 }

@@ -5,40 +5,51 @@ import (
 	"sync"
 )
 
-// background counts the requests being served, and owns the goroutine that calls
-// run while there may be any: it starts with the first request and ends with
-// close.
+// background counts the requests being served, and owns the goroutines that call
+// run and guard: they start with the first request. What run does ends with close,
+// and what guards the requests when there are none left after it.
 type background struct {
-	run func(context.Context)
+	run, guard func(context.Context)
 
-	mu      sync.Mutex
-	started bool
-	closed  bool
-	active  int
-	idle    chan struct{} // closed when closed and nothing is active
-	cancel  context.CancelFunc
+	mu       sync.Mutex
+	started  bool
+	closed   bool
+	requests int           // being served, with what outlives them
+	tasks    int           // of run and guard
+	idle     chan struct{} // closed when closed and nothing is left
+	endRun   context.CancelFunc
+	endGuard context.CancelFunc
 }
 
 // enter begins a request, which leave ends; it reports false after close. The
-// first request starts run.
+// first request starts run and guard.
 func (b *background) enter() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.closed {
 		return false
 	}
-	b.active++
+	b.requests++
 	if !b.started {
 		b.started = true
-		ctx, cancel := context.WithCancel(context.Background())
-		b.cancel = cancel
-		b.active++
-		go func() {
-			defer b.leave()
-			b.run(ctx)
-		}()
+		b.endRun = b.start(b.run)
+		b.endGuard = b.start(b.guard)
 	}
 	return true
+}
+
+// start begins a task, which the returned function ends; the caller holds the lock.
+func (b *background) start(task func(context.Context)) (end context.CancelFunc) {
+	ctx, end := context.WithCancel(context.Background())
+	b.tasks++
+	go func() {
+		task(ctx)
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.tasks--
+		b.settle()
+	}()
+	return end
 }
 
 // stay begins something that outlives the request which it is part of, and which
@@ -46,19 +57,25 @@ func (b *background) enter() bool {
 func (b *background) stay() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.active++
+	b.requests++
 }
 
 func (b *background) leave() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.active--
+	b.requests--
 	b.settle()
 }
 
-// settle wakes waiters; the caller holds the lock.
+// settle ends what is over after close, and wakes waiters; the caller holds the lock.
 func (b *background) settle() {
-	if b.closed && b.active == 0 {
+	if !b.closed || b.requests > 0 {
+		return
+	}
+	if b.started {
+		b.endGuard()
+	}
+	if b.tasks == 0 {
 		close(b.idle)
 	}
 }
@@ -72,14 +89,14 @@ func (b *background) close() bool {
 		return false
 	}
 	b.closed, b.idle = true, make(chan struct{})
-	if b.cancel != nil {
-		b.cancel()
+	if b.started {
+		b.endRun()
 	}
 	b.settle()
 	return true
 }
 
-// wait returns when close was called and all requests and run have ended, or
+// wait returns when close was called and all requests and tasks have ended, or
 // with the context's error.
 func (b *background) wait(ctx context.Context) error {
 	b.mu.Lock()

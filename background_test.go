@@ -16,7 +16,7 @@ func TestBackgroundWorkBeginsWithTheFirstRequestAndEndsWithClose(t *testing.T) {
 			runs++
 			<-ctx.Done()
 			ended = true
-		}}
+		}, guard: untilDone}
 		synctest.Wait()
 		require.Zero(t, runs)
 		for range 3 {
@@ -35,10 +35,34 @@ func TestBackgroundWorkBeginsWithTheFirstRequestAndEndsWithClose(t *testing.T) {
 	})
 }
 
+func untilDone(ctx context.Context) { <-ctx.Done() }
+
+// What looks after open requests goes on until the last of them has left.
+func TestRequestsAreGuardedUntilTheLastHasLeft(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		guarded := false
+		b := background{run: untilDone, guard: func(ctx context.Context) {
+			guarded = true
+			<-ctx.Done()
+			guarded = false
+		}}
+		require.True(t, b.enter())
+		b.stay()
+		b.close()
+		b.leave()
+		synctest.Wait()
+		require.True(t, guarded)
+		b.leave()
+		require.NoError(t, b.wait(t.Context()))
+		require.False(t, guarded)
+	})
+}
+
 func TestWaitingIsForEveryRequestInFlight(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := background{run: func(ctx context.Context) { <-ctx.Done() }}
+		b := background{run: untilDone, guard: untilDone}
 		require.True(t, b.enter())
 		require.True(t, b.enter())
 		b.close()

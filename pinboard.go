@@ -160,7 +160,7 @@ func New(opts Options) (*Pinboard, error) {
 	p.probe = newProber(transport)
 	p.probe.metrics = p.metrics
 	p.registry = newRegistry(p)
-	p.background.run = p.run
+	p.background.run, p.background.guard = p.run, p.leases.watch
 	p.access = newAccessLog(&p.opts)
 	if err := p.meter(); err != nil {
 		return nil, err
@@ -210,7 +210,6 @@ func (p *Pinboard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // run is the background work of a node that serves: it ends with ctx.
 func (p *Pinboard) run(ctx context.Context) {
 	var group sync.WaitGroup
-	group.Go(func() { p.leases.watch(ctx) })
 	group.Go(func() { p.sweep(ctx) })
 	group.Go(func() { p.pace.run(ctx) })
 	group.Go(func() {
@@ -244,8 +243,7 @@ func (p *Pinboard) Shutdown(ctx context.Context) error {
 	_ = p.Close()
 	err := p.background.wait(ctx)
 	if err != nil {
-		p.leases.cutAll()
-		err = errors.Join(err, p.background.wait(context.WithoutCancel(ctx)))
+		p.cutAll()
 	}
 	err = errors.Join(err, p.hooks.shutdown(ctx))
 	p.proxy.closeIdle()

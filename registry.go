@@ -28,6 +28,7 @@ type registry struct {
 	clients   keyed // one registration at a time for each clientId
 	asking    asking
 	watchers  *watchers
+	open      openCalls
 	within    time.Duration // answerWithin
 }
 
@@ -85,16 +86,18 @@ func newRegistry(p *Pinboard) *registry {
 // serve answers a call below /registry. Nothing of the body is read before the
 // credential is good.
 func (g *registry) serve(w http.ResponseWriter, r *http.Request, t target) {
+	open := g.open.begin(w)
+	defer g.open.end(open)
 	if asset := ui.Find(t.path); asset != nil {
 		g.serveUI(w, r, asset)
 		return
 	}
 	began := time.Now()
-	g.observe(t.path, began, g.answer(w, r, t, began))
+	g.observe(t.path, began, g.answer(w, r, t, open, began))
 }
 
 // answer is serve. It returns what it has refused, if it has.
-func (g *registry) answer(w http.ResponseWriter, r *http.Request, t target, began time.Time) error {
+func (g *registry) answer(w http.ResponseWriter, r *http.Request, t target, open *openCall, began time.Time) error {
 	e, who, err := g.admit(w, r, t)
 	if err != nil {
 		if e.serve != nil { // the path is one of ours, and safe to log
@@ -123,6 +126,7 @@ func (g *registry) answer(w http.ResponseWriter, r *http.Request, t target, bega
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), left)
 	defer cancel()
+	g.open.works(open, cancel)
 	g.boundWrites(w, r, g.within+g.opts.Limits.WritePause)
 	if err = e.serve(ctx, w, c); err != nil {
 		g.writeRefusal(w, r, err)
