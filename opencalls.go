@@ -67,6 +67,7 @@ func (o *openCalls) cut() {
 // cutAll cuts all requests that are being served and returns when none is left.
 func (p *Pinboard) cutAll() {
 	p.leases.cutAll()
+	p.pace.cut()
 	for over := false; !over; {
 		p.registry.open.cut()
 		ctx, cancel := context.WithTimeout(context.Background(), cutEvery)

@@ -186,7 +186,7 @@ func (g *registry) takeBack(ctx context.Context, before store.Client) {
 	s, err := g.leases.get(ctx, before.SessionID)
 	switch {
 	case err == nil:
-		g.pace.takeBack(ctx, &s.Session, before.Drain)
+		g.pace.takeBack(&s.Session, before.Drain)
 	case !errors.Is(err, store.ErrNoSession):
 		g.log.Warn("wind-downs not taken back", zap.String("client", before.ClientID), zap.Error(err))
 	}

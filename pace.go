@@ -40,6 +40,11 @@ type pace struct {
 	rate    float64       // 0: off
 	reserve time.Duration // of the drain's time, at its end
 	tasks   chan func(ctx context.Context)
+	// What was promised to an operator is done before the node ends, or until it
+	// is cut.
+	background *background
+	promised   context.Context
+	cut        context.CancelFunc
 
 	mu    sync.Mutex
 	moves map[string]*move // by clientId
@@ -52,11 +57,13 @@ type move struct {
 	until    time.Time // the drain's deadline
 }
 
-func newPace(s store.Store, opts *Options) *pace {
-	return &pace{
+func newPace(s store.Store, opts *Options, b *background) *pace {
+	p := &pace{
 		store: s, log: opts.Logger, rate: opts.DrainRate, reserve: opts.LeaseTTL / 3,
-		tasks: make(chan func(context.Context)), moves: map[string]*move{},
+		tasks: make(chan func(context.Context)), background: b, moves: map[string]*move{},
 	}
+	p.promised, p.cut = context.WithCancel(context.Background())
+	return p
 }
 
 // run does the work, until ctx ends.
@@ -202,8 +209,9 @@ func (p *pace) windDown(ctx context.Context, m *move, row store.Row, deadline *t
 }
 
 // takeBack tells the ids that are left on a worker that they need not wind down:
-// its drain was revoked, or has no deadline any more.
-func (p *pace) takeBack(ctx context.Context, s *store.Session, before store.Drain) {
+// its drain was revoked, or has no deadline any more. It goes on after the operator's
+// request, of which it is part, and no longer than the drain would have.
+func (p *pace) takeBack(s *store.Session, before store.Drain) {
 	if p.rate == 0 || !before.Draining || !before.Deadline {
 		return
 	}
@@ -211,15 +219,22 @@ func (p *pace) takeBack(ctx context.Context, s *store.Session, before store.Drai
 	p.mu.Lock()
 	delete(p.moves, s.ClientID)
 	p.mu.Unlock()
-	select {
-	case p.tasks <- func(ctx context.Context) { p.revoke(ctx, m) }:
-	case <-ctx.Done(): // this node shuts down
-		p.log.Warn("wind-downs not taken back", zap.String("client", m.clientID), zap.Error(ctx.Err()))
-	}
+	p.background.stay()
+	go func() {
+		defer p.background.leave()
+		ctx, cancel := context.WithTimeout(p.promised, before.Left)
+		defer cancel()
+		p.revoke(ctx, m)
+	}()
 }
 
 func (p *pace) revoke(ctx context.Context, m *move) {
-	rows, _ := p.rows(ctx, m)
+	rows, ok := p.rows(ctx, m)
+	for ; !ok; rows, ok = p.rows(ctx, m) {
+		if !retry(ctx) {
+			return
+		}
+	}
 	for i := 0; i < len(rows); {
 		asking, cancel := context.WithTimeout(ctx, storeTimeout)
 		err := p.windDown(asking, m, rows[i], nil)
@@ -230,11 +245,19 @@ func (p *pace) revoke(ctx context.Context, m *move) {
 		}
 		// Only so many messages wait for a worker at a time.
 		p.log.Info("wind-downs not taken back yet", zap.String("client", m.clientID), zap.Int("left", len(rows)-i), zap.Error(err))
-		select {
-		case <-time.After(paceRetry):
-		case <-ctx.Done():
+		if !retry(ctx) {
 			return
 		}
+	}
+}
+
+// retry waits for a while, and reports whether there is any sense in another try.
+func retry(ctx context.Context) bool {
+	select {
+	case <-time.After(paceRetry):
+		return true
+	case <-ctx.Done():
+		return false
 	}
 }
 
@@ -245,7 +268,7 @@ func (p *pace) rows(ctx context.Context, m *move) (rows []store.Row, ok bool) {
 		for cursor := ""; ; {
 			page, next, err := p.page(ctx, binding, cursor)
 			if err != nil {
-				p.log.Warn("drain not at its rate: the worker's placements can't be read", zap.String("client", m.clientID), zap.Error(err))
+				p.log.Warn("a worker's placements can't be read for its drain", zap.String("client", m.clientID), zap.Error(err))
 				return nil, false
 			}
 			for _, row := range page {

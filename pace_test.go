@@ -258,6 +258,55 @@ func TestARevokedDrainTakesBackWhatItHasAsked(t *testing.T) {
 	}
 }
 
+// An operator was told that it is so.
+func TestANodeThatClosesGoesOnTakingBackWhatADrainHasAsked(t *testing.T) {
+	t.Parallel()
+	for _, op := range []string{"Rows", "Lookup", "WindDown"} {
+		t.Run(op, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := pacedFleet(t, Options{DrainRate: 10}, 2, 12)
+				for id := range w.ids {
+					w.busy[id] = true
+				}
+				w.drain(t, 60)
+				w.run(t, 2)
+				require.Len(t, w.told, 12)
+				node := w.nodes[0]
+				node.store.fail(errors.New("away"), op)
+				a := node.post("/registry/undrain", tokenOperator, fields{"clientId": w.client})
+				require.Equal(t, http.StatusOK, a.status, a.text)
+				require.NoError(t, node.pb.Close())
+				w.nodes = w.nodes[1:]
+				w.run(t, 2)
+				node.store.fail(nil)
+				require.NoError(t, node.pb.Shutdown(t.Context()))
+				w.run(t, 1)
+				for id, told := range w.told {
+					require.Nil(t, told[len(told)-1], id)
+				}
+			})
+		})
+	}
+}
+
+func TestAShutdownThatIsOverTakesNothingBack(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := pacedFleet(t, Options{DrainRate: 10}, 1, 12)
+		w.drain(t, 60)
+		node := w.nodes[0]
+		node.store.fail(errors.New("away"), "WindDown")
+		a := node.post("/registry/undrain", tokenOperator, fields{"clientId": w.client})
+		require.Equal(t, http.StatusOK, a.status, a.text)
+		began := time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		require.ErrorIs(t, node.pb.Shutdown(ctx), context.DeadlineExceeded)
+		require.Less(t, time.Since(began), 2*time.Second)
+	})
+}
+
 // A deadline that is moved is told to all anew.
 func TestADrainAtARateThatIsMovedBeginsAnew(t *testing.T) {
 	t.Parallel()

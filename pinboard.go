@@ -26,7 +26,8 @@
 // The node:
 //
 //	pinboard.go      New, ServeHTTP, Close, Shutdown; background.go what runs beside
-//	                 requests, and the wait for those that are left
+//	                 requests, and the wait for those that are left; opencalls.go cuts
+//	                 calls below /registry
 //	options.go       Options, defaults, validation; env.go reads the environment
 //	limits.go        Limits; limiter.go and placements.go count by them, slow.go and
 //	                 stall.go end what makes no progress
@@ -151,7 +152,7 @@ func New(opts Options) (*Pinboard, error) {
 	p.holds = newHolds(p.placer, &p.opts, &p.counters)
 	p.limiter = newLimiter(opts.Limits)
 	p.limiter.reached = &p.counters.limits
-	p.pace = newPace(p.store, &p.opts)
+	p.pace = newPace(p.store, &p.opts, &p.background)
 	p.hooks = newHooks(opts.Hooks, p.store, p.log)
 	p.placer.hooks = p.hooks
 	p.traces = newTraces(&p.opts)
