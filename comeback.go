@@ -22,19 +22,38 @@ type comeback struct {
 	lease time.Duration
 
 	mu sync.Mutex
-	// asked is when the latest question was put that was answered, and failed when the
-	// latest one since then was seen to fail, if any: see note and heard.
-	asked, failed time.Time
-	until         time.Time
+	// answers is of all questions, and writes of those that have something written: a
+	// store that answers may take no writes.
+	answers, writes outage
+	until           time.Time
 }
+
+// outage is of one kind of questions: asked is when the latest one was put that was
+// answered, and failed when the latest one since then was seen to fail, if any.
+type outage struct{ asked, failed time.Time }
 
 // long reports whether the store is away, and for how long no lease is certain to
 // outlast it: a heartbeat may have been lease/5 ago when the store went, and as
 // much passes until the next one. It may have been away since right after the latest
 // question that it answered: those that it left open count, though they fail later. A
 // failure that is two heartbeats old says nothing of now.
-func (c *comeback) long(now time.Time) bool {
-	return !c.failed.IsZero() && now.Sub(c.asked) >= c.lease/2 && now.Sub(c.failed) <= c.lease*2/5
+func (o *outage) long(lease time.Duration, now time.Time) bool {
+	return !o.failed.IsZero() && now.Sub(o.asked) >= lease/2 && now.Sub(o.failed) <= lease*2/5
+}
+
+// answered ends the outage.
+func (o *outage) answered(asked time.Time) {
+	o.failed = time.Time{}
+	if asked.After(o.asked) {
+		o.asked = asked
+	}
+}
+
+// heard is answered, but that it ends no outage that is going on.
+func (o *outage) heard(lease time.Duration, asked time.Time) {
+	if o.failed.IsZero() || time.Since(o.failed) > lease*2/5 {
+		o.answered(asked)
+	}
 }
 
 // maxGrace is enough for the heartbeats that workers send by default, every 3 s,
@@ -48,41 +67,53 @@ func (c *comeback) grace() time.Duration { return min(c.lease/4, maxGrace) }
 // note takes in how a question to the store ended that was put at that time. The
 // context is the caller's own, which ends when the caller leaves.
 func (c *comeback) note(ctx context.Context, asked time.Time, err error) {
-	_, decided := errors.AsType[*refusal](err)
-	answered := err == nil || decided || errors.Is(err, store.ErrNoSession)
+	answered := err == nil || saysNo(err)
 	if !answered && ctx.Err() != nil {
 		return // that says nothing of the store
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	now := time.Now()
-	switch {
-	case !answered:
-		c.failed = now
-		return
-	case c.long(now):
-		c.until = now.Add(c.grace())
-	}
-	c.failed = time.Time{}
-	if asked.After(c.asked) {
-		c.asked = asked
-	}
+	c.take(&c.answers, asked, answered)
 }
 
-// heard takes in that the store answered a question of this node's own, put at that time.
+// wrote is note for what the store was asked to write.
+func (c *comeback) wrote(ctx context.Context, asked time.Time, err error) {
+	if err != nil && (saysNo(err) || ctx.Err() != nil) {
+		return // that says nothing of writes
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.take(&c.writes, asked, err == nil)
+}
+
+// saysNo reports whether an error is an answer of the store's.
+func saysNo(err error) bool {
+	_, refused := errors.AsType[*refusal](err)
+	return refused || errors.Is(err, store.ErrNoSession)
+}
+
+// take takes in how a question of a kind ended; the caller holds the lock.
+func (c *comeback) take(o *outage, asked time.Time, answered bool) {
+	now := time.Now()
+	if !answered {
+		o.failed = now
+		return
+	}
+	if o.long(c.lease, now) {
+		c.until = now.Add(c.grace())
+	}
+	o.answered(asked)
+}
+
+// heard takes in that the store did a question of this node's own, put at that time.
 // So a node that nobody asks does not take a moment's failure for the end of an outage
 // since it was last asked. It tells of no end of one: what has failed may have been another
 // part of the store.
 func (c *comeback) heard(asked time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.failed.IsZero() && time.Since(c.failed) <= c.lease*2/5 {
-		return
-	}
-	c.failed = time.Time{}
-	if asked.After(c.asked) {
-		c.asked = asked
-	}
+	c.answers.heard(c.lease, asked)
+	c.writes.heard(c.lease, asked)
 }
 
 // left returns for how long nothing is to be placed, 0 mostly. While the store
@@ -92,7 +123,7 @@ func (c *comeback) left() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := time.Now()
-	if c.long(now) {
+	if c.answers.long(c.lease, now) || c.writes.long(c.lease, now) {
 		return c.grace()
 	}
 	return max(0, c.until.Sub(now))

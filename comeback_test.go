@@ -171,6 +171,48 @@ func TestHeartbeatsTellOfAnOutage(t *testing.T) {
 	})
 }
 
+// A store that is full, or a replica, answers questions all the while.
+func TestAStoreThatTakesNoWritesCostsNoInstances(t *testing.T) {
+	t.Parallel()
+	inPlacingBubble(t, Options{}, func(t *testing.T, n *regNode) {
+		late := n.ready(10, "/a")
+		x, err := n.resolve("x", nil)
+		require.NoError(t, err)
+		require.Equal(t, late.session, x.lease.ID)
+		first := n.ready(1, "/a")
+		n.store.fail(errStoreTest, "Heartbeat", "Ping", "Register", "Activate")
+		for range 8 {
+			time.Sleep(3 * time.Second) // virtual time
+			for _, w := range []*regWorker{first, late} {
+				w.heartbeat().requireRefusal(t, http.StatusServiceUnavailable, "the store")
+			}
+			if _, err := n.resolve("x", nil); err != nil {
+				requireRefusal(t, err, http.StatusServiceUnavailable)
+			}
+			require.Equal(t, http.StatusServiceUnavailable, n.get("/healthz", "").status)
+		}
+		_, err = n.store.Session(t.Context(), late.session)
+		require.ErrorIs(t, err, store.ErrNoSession, "its lease has ended")
+
+		n.store.intercept(nil)
+		require.Equal(t, true, first.heartbeat().field(t, "reregister"))
+		_, err = n.resolve("x", nil)
+		requireRefusal(t, err, http.StatusServiceUnavailable)
+		first.comeBack()
+		_, err = n.resolve("x", nil)
+		requireRefusal(t, err, http.StatusServiceUnavailable)
+		time.Sleep(3 * time.Second) // virtual time
+		require.Equal(t, true, late.heartbeat().field(t, "reregister"))
+		late.comeBack("x")
+		again, err := n.resolve("x", nil)
+		require.NoError(t, err)
+		require.Equal(t, late.session, again.lease.ID, "its instance is kept")
+		time.Sleep(time.Second) // virtual time
+		_, err = n.resolve("new", nil)
+		require.NoError(t, err)
+	})
+}
+
 // The first failures come late: a question that is never answered is given up after a
 // while, and before that, nobody may have asked.
 func TestAnOutageBeginsWithTheLastAnswer(t *testing.T) {

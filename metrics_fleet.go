@@ -42,6 +42,7 @@ type fleetCollector struct {
 	stopped  bool
 	read     time.Time
 	reached  bool
+	writable bool
 	sessions []store.Session
 	counts   [][]int
 	left     time.Duration
@@ -56,7 +57,7 @@ func newFleetCollector(p *Pinboard, n *namespaces) *fleetCollector {
 	}
 	return &fleetCollector{
 		p: p, namespaces: n, happened: map[store.Kind]int64{},
-		up:       desc("pinboard_store_up", "1 if the store has just told of the fleet, else 0, and then nothing is told of the fleet."),
+		up:       desc("pinboard_store_up", "1 if the store has just answered, and takes writes, else 0."),
 		workers:  desc("pinboard_workers", "Live workers of the fleet.", "state"),
 		served:   desc("pinboard_namespace_workers", "Live workers of the fleet that serve the namespace.", "namespace", "state"),
 		headroom: desc("pinboard_namespace_headroom", "What the namespace's ready workers have left for placements.", "namespace"),
@@ -92,7 +93,7 @@ func (c *fleetCollector) Collect(values chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
 		values <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
 	}
-	gauge(c.up, oneIf(c.reached))
+	gauge(c.up, oneIf(c.reached && c.writable))
 	for _, kind := range eventKinds {
 		values <- prometheus.MustNewConstMetric(c.events, prometheus.CounterValue, float64(c.happened[kind]), string(kind))
 	}
@@ -163,6 +164,7 @@ func (c *fleetCollector) refresh() {
 	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
 	defer cancel()
 	err := c.ask(ctx)
+	c.writable = c.p.ping(ctx) == nil
 	c.reached, c.read = err == nil, time.Now()
 	c.namespaces.forget()
 }

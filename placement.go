@@ -293,7 +293,7 @@ func (p *placer) place(ctx context.Context, a ask) (store.Result, error) {
 	if left := p.back.left(); left > 0 && a.refused == nil {
 		req.View = lookOnly
 		res, err := p.store.Resolve(ctx, req)
-		if err == nil && res.Outcome == store.StaleView {
+		if err == nil && (res.Outcome == store.StaleView || res.Outcome == store.UnknownNamespace) {
 			return res, moving("placement waits for workers that may have been cut off from the store", left).because(reasonRecovering)
 		}
 		return res, err

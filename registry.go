@@ -280,6 +280,11 @@ func (g *registry) sessionOver(ctx context.Context, sessionID string, err error)
 			if err != nil && !errors.Is(err, store.ErrNoSession) {
 				return err
 			}
+			// What it can't do now it would try again ever less often, and come back
+			// long after the store.
+			if err := g.ping(ctx); err != nil {
+				return fmt.Errorf("the session is over, and no other can be recorded: %w", err)
+			}
 			return errReregister
 		}
 	}
@@ -298,6 +303,7 @@ func (g *registry) renew(ctx context.Context, beat *wire.Heartbeat) (store.BeatA
 		SessionID: beat.SessionID, Headroom: beat.Headroom, Draining: beat.Draining, Acks: beat.Acks,
 	})
 	g.placer.back.note(ctx, asked, err)
+	g.placer.back.wrote(ctx, asked, err)
 	return answer, err
 }
 

@@ -105,7 +105,7 @@ type Store interface {
 	// sessions left behind, and says whether more is left. Of many nodes that
 	// call it only one does the work at a time; the others get (0, false).
 	Sweep(ctx context.Context) (removed int, more bool, err error)
-	// Ping returns nil if the store answers.
+	// Ping returns nil if the store answers, and takes writes.
 	Ping(ctx context.Context) error
 }
 

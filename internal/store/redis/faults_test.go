@@ -127,6 +127,25 @@ func TestALoneCallEndsWithItsContextWhileRedisIsFrozen(t *testing.T) {
 	require.ErrorIs(t, d.Ping(ctx), context.Canceled)
 }
 
+func TestAPingSaysWhetherRedisTakesWrites(t *testing.T) {
+	t.Parallel()
+	one := redistest.New(t, redistest.Options{})
+	client := one.Client(t)
+	d := openOn(one.Client(t), time.Hour)
+	for _, c := range []struct{ refusing, writing []string }{
+		{[]string{"CONFIG", "SET", "maxmemory", "1"}, []string{"CONFIG", "SET", "maxmemory", "0"}},
+		{[]string{"REPLICAOF", "127.0.0.1", "1"}, []string{"REPLICAOF", "NO", "ONE"}},
+	} {
+		require.NoError(t, d.Ping(t.Context()))
+		require.NoError(t, client.Do(t.Context(), client.B().Arbitrary(c.refusing...).Build()).Error())
+		_, err := d.Quarantine(t.Context())
+		require.NoError(t, err, "it answers questions")
+		require.Error(t, d.Ping(t.Context()), c.refusing)
+		require.NoError(t, client.Do(t.Context(), client.B().Arbitrary(c.writing...).Build()).Error())
+	}
+	require.NoError(t, d.Ping(t.Context()))
+}
+
 func TestEveryCallFailsWithoutDecidingWhileRedisIsAway(t *testing.T) {
 	t.Parallel()
 	away := redistest.New(t, redistest.Options{})

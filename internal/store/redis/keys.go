@@ -77,6 +77,7 @@ func (b fleetKeys) sweep() string                   { return string(b) + "sweep"
 func (b fleetKeys) floor() string                   { return string(b) + "floor" }
 func (b fleetKeys) events() string                  { return string(b) + "events" }
 func (b fleetKeys) moves() string                   { return string(b) + "moves" }
+func (b fleetKeys) ping() string                    { return string(b) + "ping" }
 func (b fleetKeys) none() string                    { return string(b) }
 
 // bucketKeys makes the keys of one bucket.

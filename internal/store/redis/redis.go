@@ -49,10 +49,9 @@ type directory struct {
 // memory is store.ClientMemory in milliseconds.
 const memory = int64(store.ClientMemory / time.Millisecond)
 
-// Ping asks the node that holds the fleet's keys for something small there.
+// Ping has the node that holds the fleet's keys write something small there.
 func (d *directory) Ping(ctx context.Context) error {
-	fleet := d.keys.fleet()
-	if err := d.run(ctx, unlockScript.with([]string{fleet.sweep()}, "")).err; err != nil {
+	if err := d.run(ctx, pingScript.with([]string{d.keys.fleet().ping()}, "1000")).err; err != nil {
 		return fmt.Errorf("ping: %w", err)
 	}
 	return nil

@@ -41,6 +41,7 @@ var (
 	recordScript     = load("record", "lib_fleet")
 	eventsScript     = load("events", "lib_fleet")
 	supersededScript = load("superseded", "lib_fleet")
+	pingScript       = load("ping", "lib_fleet")
 )
 
 // Scripts on one bucket's keys.
