@@ -3,6 +3,7 @@ package pinboard
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -26,6 +27,7 @@ type comeback struct {
 	// store that answers may take no writes.
 	answers, writes outage
 	until           time.Time
+	begun           bool // see begin
 }
 
 // outage is of one kind of questions: asked is when the latest one was put that was
@@ -63,6 +65,33 @@ const maxGrace = 4 * time.Second
 // grace is a heartbeat, of which five fit into a lease, and a quarter of one for
 // the registration.
 func (c *comeback) grace() time.Duration { return min(c.lease/4, maxGrace) }
+
+// begin is called before this node places the first id. Nobody may have been there for
+// workers' heartbeats until now, a store with a memory or not: if none of its sessions is
+// older than workers take to come back, others are on their way. That is judged by the clocks
+// of this host and of the store's: where they differ, a node that starts may wait in vain, or
+// not at all.
+func (c *comeback) begin(ctx context.Context, sessions store.Sessions) error {
+	c.mu.Lock()
+	begun := c.begun
+	c.mu.Unlock()
+	if begun {
+		return nil
+	}
+	live, err := sessions.Live(ctx)
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := time.Now()
+	old := slices.ContainsFunc(live, func(s store.Session) bool { return now.Sub(s.RegisteredAt) > c.grace() })
+	if !c.begun && !old {
+		c.until = now.Add(c.grace())
+	}
+	c.begun = true
+	return nil
+}
 
 // note takes in how a question to the store ended that was put at that time. The
 // context is the caller's own, which ends when the caller leaves.

@@ -260,3 +260,36 @@ func TestANodeThatStartsDuringAnOutageTakesItForALongOne(t *testing.T) {
 		require.NoError(t, err)
 	})
 }
+
+// All nodes may have been away, and the store not: leases have ended, and who comes back
+// first must not get what the others still hold.
+func TestANodeThatStartsAmongYoungSessionsAwaitsTheOthers(t *testing.T) {
+	t.Parallel()
+	inPlacingBubble(t, Options{}, func(t *testing.T, n *regNode) {
+		late := n.ready(10, "/a")
+		x, err := n.resolve("x", nil)
+		require.NoError(t, err)
+		require.Equal(t, late.session, x.lease.ID)
+		time.Sleep(20 * time.Second) // virtual time
+		starts := func() { n.pb.placer.back = comeback{lease: n.pb.placer.back.lease} }
+		starts()
+		first := n.ready(10, "/a")
+		_, err = n.resolve("x", nil)
+		requireRefusal(t, err, http.StatusServiceUnavailable)
+		time.Sleep(3 * time.Second) // virtual time
+		_, err = n.resolve("x", nil)
+		requireRefusal(t, err, http.StatusServiceUnavailable)
+		late.comeBack("x")
+		again, err := n.resolve("x", nil)
+		require.NoError(t, err)
+		require.Equal(t, late.session, again.lease.ID, "its instance is kept")
+		time.Sleep(maxGrace) // virtual time
+		first.report(10)
+		_, err = n.resolve("new", nil)
+		require.NoError(t, err)
+		starts()
+		n.ready(10, "/a")
+		_, err = n.resolve("newer", nil)
+		require.NoError(t, err, "among older ones a young one tells of nothing")
+	})
+}

@@ -69,6 +69,7 @@ func newHoldBubble(t *testing.T, change func(*Options)) *holdBubble {
 	var err error
 	b.pb, err = New(opts)
 	require.NoError(t, err)
+	b.pb.placer.back.begun = true // nobody is on his way back
 	b.asked = &counting{Store: b.pb.store}
 	b.store = b.asked
 	b.pb.store, b.pb.leases.store, b.pb.placer.store = b.asked, b.asked, b.asked

@@ -25,6 +25,7 @@ func measuredNode(tb testing.TB, backend *Store) *Pinboard {
 	tb.Helper()
 	pb, err := New(Options{Passport: anyone{}, Store: backend, LeaseTTL: time.Hour})
 	require.NoError(tb, err)
+	pb.placer.back.begun = true // nobody is on his way back
 	tb.Cleanup(func() { _ = pb.Shutdown(context.Background()) })
 	hasty := backend.backend.Open(store.Config{Prefix: "pinboard", LeaseTTL: time.Millisecond, Shards: 1})
 	for i := range 3 {

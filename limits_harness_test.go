@@ -64,6 +64,7 @@ func newLimited(t *testing.T, opts Options, handler func(*hit)) *limited {
 	var err error
 	b.pb, err = New(opts)
 	require.NoError(t, err)
+	b.pb.placer.back.begun = true // nobody is on his way back
 	b.store = b.pb.store
 	b.settle()
 	server := &http.Server{Handler: b.pb, ErrorLog: log.New(io.Discard, "", 0)}

@@ -290,6 +290,9 @@ func (p *placer) place(ctx context.Context, a ask) (store.Result, error) {
 		Hostname: hostname, Namespace: namespace, ID: a.id, Unless: a.unless(), Refused: a.refused,
 		Preferred: a.prefer, View: store.AnyView, BalanceFactor: p.factor, Dice: rollDice(),
 	}
+	if err := p.back.begin(ctx, p.store); err != nil {
+		return store.Result{}, err
+	}
 	if left := p.back.left(); left > 0 && a.refused == nil {
 		req.View = lookOnly
 		res, err := p.store.Resolve(ctx, req)

@@ -70,6 +70,7 @@ func newFront(t *testing.T, changes ...func(*setup)) *front {
 	s.opts.Limits.DialTimeout = cmp.Or(s.opts.Limits.DialTimeout, patience)
 	pb, err := New(s.opts)
 	require.NoError(t, err)
+	pb.placer.back.begun = true // nobody is on his way back
 	if s.store != nil {
 		pb.store = s.store(pb.store)
 		pb.leases.store, pb.placer.store = pb.store, pb.store

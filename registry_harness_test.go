@@ -95,6 +95,7 @@ func newRegNode(t testing.TB, opts Options, dial regDial) *regNode {
 	opts.Store = &Store{backend: regBackend{opts.Store.backend, n.store}}
 	n.pb, err = New(opts)
 	require.NoError(t, err)
+	n.pb.placer.back.begun = true // nobody is on his way back
 	dial = n.pb.probe.dial
 	n.pb.probe.dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
 		n.dials.Add(1)
