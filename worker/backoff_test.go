@@ -2,13 +2,17 @@ package worker
 
 import (
 	"math/rand/v2"
+	"net"
 	"net/http"
+	"os"
 	"strconv"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
 
 	"github.com/pinboard-go/pinboard/internal/wire"
 )
@@ -56,6 +60,54 @@ func TestRetryAfterReplacesTheBaseAndDoubles(t *testing.T) {
 		// Another kind of failure goes on from its own base.
 		b.failed()
 		require.InDelta(t, min(30, 3*float64(int(1)<<(len(want)+1))), b.delay().Seconds(), 1e-6, "header %q", header)
+	}
+}
+
+// Whoever starts first, a worker waits for pinboard no longer than it must; a pinboard
+// that answers is asked as seldom as it was before.
+func TestBackoffIsShortWhileThereIsNothingToConnectTo(t *testing.T) {
+	t.Parallel()
+	longest := &backoff{interval: time.Second, jitter: fixed(1)}
+	shortest := &backoff{interval: time.Second, jitter: fixed(0)}
+	for _, want := range []float64{2, 4, 5, 5, 5, 5} {
+		longest.unreachable()
+		shortest.unreachable()
+		require.InDelta(t, want, longest.delay().Seconds(), 1e-6)
+		require.InDelta(t, want*0.3, shortest.delay().Seconds(), 1e-6)
+	}
+	longest.deferBy("3")
+	require.InDelta(t, 3, longest.delay().Seconds(), 1e-6, "the first 503")
+	longest.failed()
+	require.InDelta(t, 4, longest.delay().Seconds(), 1e-6, "the second answer")
+	longest.unreachable()
+	require.InDelta(t, 2, longest.delay().Seconds(), 1e-6)
+	longest.reset()
+	require.Equal(t, time.Second, longest.delay())
+}
+
+func TestAWorkerThatStartsBeforePinboardIsThereSoonAfterIt(t *testing.T) {
+	t.Parallel()
+	for name, err := range map[string]error{
+		"refused":   &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED},
+		"no name":   &net.OpError{Op: "dial", Net: "tcp", Err: &net.DNSError{Err: "no such host", Name: "pinboard", IsNotFound: true}},
+		"no answer": &net.OpError{Op: "dial", Net: "tcp", Err: os.ErrDeadlineExceeded},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inBubble(t, Options{}, hosting(echo), func(t *testing.T, h *harness) {
+				h.pb.answer(wire.PathRegister, reply{err: err})
+				h.start()
+				h.after(2 * time.Minute)
+				require.False(t, h.w.Ready())
+				require.Len(t, h.pb.to(wire.PathRegister), 25)
+				h.pb.answer(wire.PathRegister, reply{status: http.StatusServiceUnavailable, retryAfter: "1", body: object{"error": "probe"}})
+				h.after(5 * time.Second)
+				require.Equal(t, 1, h.logs.FilterMessage("registration deferred").FilterField(zap.Int("attempt", 1)).Len())
+				h.pb.on(nil)
+				h.after(time.Second)
+				require.True(t, h.w.Ready(), "one Retry-After later")
+			})
+		})
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -18,6 +19,9 @@ const (
 	// callTimeout bounds one call to pinboard, answer included. Pinboard
 	// answers a heartbeat within it, whatever its probe does (protocol §2).
 	callTimeout = 5 * time.Second
+	// dialTimeout is shorter, so that a connection that does not come to be is
+	// told from an answer that does not.
+	dialTimeout = 4 * time.Second
 	// maxAnswer bounds what is read of an answer: 100,000 duplicates fit in.
 	maxAnswer = 32 << 20
 	// maxErrorAnswer bounds what is read of an answer that is not a 200.
@@ -54,7 +58,7 @@ func newClient(opts *Options) *client {
 // pinboard is near.
 func directTransport() *http.Transport {
 	return &http.Transport{
-		DialContext:         (&net.Dialer{Timeout: callTimeout}).DialContext,
+		DialContext:         (&net.Dialer{Timeout: dialTimeout}).DialContext,
 		TLSHandshakeTimeout: callTimeout,
 		ForceAttemptHTTP2:   true,
 		MaxIdleConnsPerHost: 4,
@@ -116,6 +120,12 @@ func (c *client) post(ctx context.Context, path string, body any) (*answer, erro
 		a.fields = nil
 	}
 	return a, nil
+}
+
+// unreached reports whether a post failed because there was nothing to connect to.
+func unreached(err error) bool {
+	failed, ok := errors.AsType[*net.OpError](err)
+	return ok && failed.Op == "dial"
 }
 
 // get reads one field, and reports whether it is there with the right type.

@@ -150,6 +150,10 @@ func (r *registration) register(ctx context.Context) {
 	switch {
 	case ctx.Err() != nil:
 		return
+	case unreached(err):
+		r.backoff.unreachable()
+		r.metrics.registrationFailed("transport")
+		r.log.Warn("registration failed", zap.Error(err))
 	case err != nil:
 		r.registrationFailed("transport")
 		r.log.Warn("registration failed", zap.Error(err))
