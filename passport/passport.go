@@ -11,6 +11,8 @@ import (
 	"errors"
 	"net/http"
 	"slices"
+
+	"github.com/pinboard-go/pinboard/internal/wire"
 )
 
 // Scopes of the registry (protocol §§2, 4).
@@ -25,10 +27,10 @@ const (
 var (
 	// ErrUnauthenticated is returned by Passport.Admit for a client without a
 	// credential that the namespace takes: pinboard answers 401.
-	ErrUnauthenticated = errors.New("authentication required")
+	ErrUnauthenticated = errors.New(wire.SaidUnauthenticated)
 	// ErrForbidden is returned by Passport.Admit for a client whose credential
 	// is good but not enough: pinboard answers 403.
-	ErrForbidden = errors.New("not allowed")
+	ErrForbidden = errors.New(wire.SaidForbidden)
 )
 
 // Passport says who is calling. Implementations must be safe for concurrent

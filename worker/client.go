@@ -93,7 +93,7 @@ func (c *client) post(ctx context.Context, path string, body any) (*answer, erro
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.base+path, bytes.NewReader(text))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url(path), bytes.NewReader(text))
 	if err != nil {
 		return nil, fmt.Errorf("make a request for %s: %w", path, err)
 	}
@@ -121,6 +121,10 @@ func (c *client) post(ctx context.Context, path string, body any) (*answer, erro
 	}
 	return a, nil
 }
+
+// url is where a path of the registry is. It is fit for a log: Options allow no user,
+// password or query in it.
+func (c *client) url(path string) string { return c.base + path }
 
 // unreached reports whether a post failed because there was nothing to connect to.
 func unreached(err error) bool {
@@ -158,6 +162,21 @@ func (a *answer) expiresIn() (time.Duration, bool) {
 func (a *answer) why() string {
 	text, _ := get[string](a, "error")
 	return text[:min(len(text), maxErrorText)]
+}
+
+// elsewhere reports whether an answer to a registration is certainly not the registry's,
+// which knows the path, and gives a reason for what it refuses. A base path too many
+// leads to pinboard's data plane, where the registration is a request for an instance;
+// one too few to whatever pinboard is mounted beside.
+func (a *answer) elsewhere() bool {
+	switch a.status {
+	case http.StatusNotFound:
+		return true
+	case http.StatusUnauthorized, http.StatusForbidden:
+		why := a.why()
+		return why == "" || why == wire.SaidUnauthenticated || why == wire.SaidForbidden
+	}
+	return false
 }
 
 // boundedDuration converts seconds; what is out of any sensible range becomes

@@ -153,13 +153,13 @@ func (r *registration) register(ctx context.Context) {
 	case unreached(err):
 		r.backoff.unreachable()
 		r.metrics.registrationFailed("transport")
-		r.log.Warn("registration failed", zap.Error(err))
+		r.log.Warn("registration failed", zap.String("url", r.client.url(wire.PathRegister)), zap.Error(err))
 	case err != nil:
 		r.registrationFailed("transport")
-		r.log.Warn("registration failed", zap.Error(err))
+		r.log.Warn("registration failed", zap.String("url", r.client.url(wire.PathRegister)), zap.Error(err))
 	case a.status == http.StatusUnauthorized:
 		r.registrationFailed("unauthorized")
-		r.log.Error("registration rejected with 401: check the deployment token (PINBOARD_TOKEN)")
+		r.log.Error("registration rejected with 401: check the deployment token (PINBOARD_TOKEN)", r.rejection(a)...)
 	case a.status == http.StatusServiceUnavailable:
 		// Not yet: pinboard, or this worker's own advertise URL, is not ready.
 		r.metrics.controlFailed("register", "deferred")
@@ -168,13 +168,26 @@ func (r *registration) register(ctx context.Context) {
 		if r.backoff.failures >= 3 {
 			level = zap.WarnLevel
 		}
-		r.log.Log(level, "registration deferred", zap.Int("attempt", r.backoff.failures), zap.String("error", a.why()))
+		r.log.Log(level, "registration deferred", zap.Int("attempt", r.backoff.failures), zap.String("error", a.why()),
+			zap.String("url", r.client.url(wire.PathRegister)))
 	case a.status != http.StatusOK:
 		r.registrationFailed("rejected")
-		r.log.Warn("registration rejected", zap.Int("status", a.status), zap.String("error", a.why()))
+		r.log.Warn("registration rejected", r.rejection(a)...)
 	default:
 		r.accept(ctx, sent, a)
 	}
+}
+
+// rejection tells of an answer that is no session: what was called, too, since it
+// may be that something else than the registry is there.
+func (r *registration) rejection(a *answer) []zap.Field {
+	fields := []zap.Field{
+		zap.Int("status", a.status), zap.String("error", a.why()), zap.String("url", r.client.url(wire.PathRegister)),
+	}
+	if a.elsewhere() {
+		fields = append(fields, zap.String("hint", "this is no answer of pinboard's registry: is the base path of PINBOARD_URL right?"))
+	}
+	return fields
 }
 
 func (r *registration) registrationFailed(reason string) {

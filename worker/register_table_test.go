@@ -164,7 +164,7 @@ func TestHowLoudAFailedRegistrationIs(t *testing.T) {
 		"not ready, and ready soon": {reply{status: 503, retryAfter: "1", body: object{"error": "probe"}}, "registration deferred", []zapcore.Level{zapcore.InfoLevel, zapcore.InfoLevel, zapcore.WarnLevel, zapcore.WarnLevel}},
 		"refused":                   {reply{status: 409, body: object{"error": "probe"}}, "registration rejected", []zapcore.Level{zapcore.WarnLevel, zapcore.WarnLevel}},
 		"no connection":             {reply{err: &net.OpError{Op: "dial", Err: errors.New("probe")}}, "registration failed", []zapcore.Level{zapcore.WarnLevel, zapcore.WarnLevel}},
-		"the token is wrong":        {reply{status: 401}, "registration rejected with 401: check the deployment token (PINBOARD_TOKEN)", []zapcore.Level{zapcore.ErrorLevel, zapcore.ErrorLevel}},
+		"the token is wrong":        {reply{status: 401, body: object{"error": "probe"}}, "registration rejected with 401: check the deployment token (PINBOARD_TOKEN)", []zapcore.Level{zapcore.ErrorLevel, zapcore.ErrorLevel}},
 		"malformed":                 {reply{status: 200, raw: "{}"}, "registration answered without a session or a lease time", []zapcore.Level{zapcore.ErrorLevel, zapcore.ErrorLevel}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -181,6 +181,43 @@ func TestHowLoudAFailedRegistrationIs(t *testing.T) {
 						require.Contains(t, why, "probe", "it says why")
 					}
 				}
+			})
+		})
+	}
+}
+
+// A registration that got to something else than the registry says where it went.
+func TestARegistrationThatMissesTheRegistryHintsAtTheURL(t *testing.T) {
+	t.Parallel()
+	said := func(why string) string { return `{"error":"` + why + `"}` }
+	for name, tc := range map[string]struct {
+		out  reply
+		hint bool
+	}{
+		"a 404 page":                    {reply{status: 404, raw: "404 page not found"}, true},
+		"a namespace without a worker":  {reply{status: 404, raw: said("unknown namespace")}, true},
+		"the data plane, 401":           {reply{status: 401, raw: said(wire.SaidUnauthenticated)}, true},
+		"the data plane, 403":           {reply{status: 403, raw: said(wire.SaidForbidden)}, true},
+		"a gateway, 401":                {reply{status: 401, raw: "<html>"}, true},
+		"a gateway, 403":                {reply{status: 403, raw: `{"detail":"no"}`}, true},
+		"the registry, 401":             {reply{status: 401, raw: said("a known bearer token is required")}, false},
+		"the registry, no scope":        {reply{status: 403, raw: said("the credential lacks the scope pinboard:worker")}, false},
+		"the registry, outside a claim": {reply{status: 403, raw: said("the namespace /c is outside the credential's claims")}, false},
+		"the registry, a conflict":      {reply{status: 409, raw: said("another process answers at this advertise URL")}, false},
+		"the registry, not yet":         {reply{status: 503, raw: said("the store does not answer")}, false},
+		"a gateway, 502":                {reply{status: 502, raw: "bad gateway"}, false},
+		"no connection":                 {reply{err: &net.OpError{Op: "dial", Err: errors.New("refused")}}, false},
+		"no answer":                     {reply{err: errors.New("cut")}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inBubble(t, Options{}, hosting(echo), func(t *testing.T, h *harness) {
+				h.pb.answer(wire.PathRegister, tc.out)
+				h.start()
+				told := h.logs.FilterFieldKey("url").All()
+				require.Len(t, told, 1)
+				require.Equal(t, h.w.opts.PinboardURL+wire.PathRegister, told[0].ContextMap()["url"])
+				require.Equal(t, tc.hint, h.logs.FilterFieldKey("hint").Len() == 1)
 			})
 		})
 	}

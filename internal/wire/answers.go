@@ -45,6 +45,13 @@ type Error struct {
 	Superseded bool `json:"superseded,omitempty"`
 }
 
+// What the policy of the data plane says in an Error, and no call of the registry
+// does: a worker that gets it has called a wrong path.
+const (
+	SaidUnauthenticated = "authentication required"
+	SaidForbidden       = "not allowed"
+)
+
 // Detail is the body of a worker's own error.
 type Detail struct {
 	Detail string `json:"detail"`
