@@ -60,12 +60,13 @@
 //
 // # Local mode
 //
-// Without a PinboardURL there is no registration and no lease: once started, the
+// Without a PinboardURL, or with Options.Local, there is no registration and no lease: once started, the
 // worker serves every id itself, to anybody who reaches it, with the same API
 // and the same life cycle. That is for a developer's machine and for tests. It
 // says so in a warning. New refuses it with a Token or an AdvertiseURL, and
 // where NODE_ENV, ENVIRONMENT or APP_ENV is production or prod, unless
-// PINBOARD_ALLOW_DEV_IN_PRODUCTION is 1.
+// PINBOARD_ALLOW_DEV_IN_PRODUCTION is 1. Options.Local reads no variable, so that
+// a test does not depend on the shell that runs it.
 //
 // # Refusals
 //

@@ -18,6 +18,9 @@ var stageVariables = []string{"NODE_ENV", "ENVIRONMENT", "APP_ENV"}
 // local reports whether there is no pinboard.
 func (o *Options) local() bool { return o.PinboardURL == "" }
 
+// noEnvironment is what Options.Local puts in the environment's place.
+func noEnvironment(string) (value string, ok bool) { return "", false }
+
 // checkLocal checks options without a PinboardURL. What speaks for a forgotten
 // one is a fault: a fleet whose workers all serve every id is what pinboard is
 // there to prevent.

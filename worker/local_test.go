@@ -62,6 +62,31 @@ func TestProductionWithAPinboardIsNoLocalMode(t *testing.T) {
 	require.Zero(t, logs.Len())
 }
 
+func TestLocalIsLocalWhateverTheEnvironmentSays(t *testing.T) {
+	t.Parallel()
+	for name, env := range map[string]map[string]string{
+		"of a worker":       {"PINBOARD_URL": "http://p", "PINBOARD_TOKEN": "planted-hunter2-0123", "ADVERTISE_URL": "http://w"},
+		"half of a worker":  {"ADVERTISE_URL": "http://w"},
+		"an empty URL":      {"PINBOARD_URL": ""},
+		"production":        {"APP_ENV": "production"},
+		"times do not fit":  {"PINBOARD_LEASE_TTL_MS": "100"},
+		"no rate of drains": {"PINBOARD_DRAIN_RATE": "fast"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			core, logs := observer.New(zap.WarnLevel)
+			w, err := build(Options{Local: true, Logger: zap.New(core)}, variables(env), systemClock, fixed(1))
+			require.NoError(t, err)
+			require.Equal(t, "worker in local mode", fmt.Sprint(w))
+			require.Equal(t, 1, logs.Len(), "it says so")
+		})
+	}
+	o := complete()
+	o.Local = true
+	_, err := build(o, none, systemClock, fixed(1))
+	require.ErrorContains(t, err, "Options.Local is set, and so is PinboardURL")
+}
+
 // newLocal returns a worker in local mode; the harness's pinboard gets no call.
 func newLocal(t *testing.T, opts Options, hosts map[string]Constructor) *harness {
 	t.Helper()

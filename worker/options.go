@@ -28,6 +28,11 @@ type Options struct {
 	// ADVERTISE_URL.
 	AdvertiseURL string
 
+	// Local asks for local mode, whatever the environment says: no variable is
+	// read. It excludes a PinboardURL. That is for tests, which run in any shell.
+	// Default false: local mode without a PinboardURL.
+	Local bool
+
 	// Hostname binds the namespaces under a host name (protocol §7): requests
 	// for that host come here. It is sent in lower case and without a trailing
 	// dot. Default: none, for every host without a binding of its own.

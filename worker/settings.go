@@ -171,6 +171,9 @@ func (o *Options) validate(env environment) error {
 
 // checkConnection checks what a worker of a pinboard needs.
 func (o *Options) checkConnection(f *faults) {
+	if o.Local {
+		f.add("Local is set, and so is PinboardURL")
+	}
 	for _, u := range []struct {
 		name, variable string
 		value          *string

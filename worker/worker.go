@@ -64,6 +64,9 @@ func New(opts Options) (*Worker, error) {
 }
 
 func build(opts Options, env environment, now clock, jitter func() float64) (*Worker, error) {
+	if opts.Local {
+		env = noEnvironment
+	}
 	opts = opts.withDefaults(env)
 	leak.Secret(string(opts.Token))
 	if err := opts.validate(env); err != nil {
