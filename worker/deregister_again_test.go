@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/http"
 	"sync/atomic"
@@ -58,5 +59,24 @@ func TestAShutdownThatDeregistersAtLastKeepsNoConnection(t *testing.T) {
 		require.NoError(t, w.Shutdown(t.Context()))
 		synctest.Wait()
 		require.Zero(t, open.Load())
+	})
+}
+
+// Who takes an ErrNotDeregistered for a good end must not miss a listener that failed.
+func TestServeThatFailsIsNotJustNotDeregistered(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := newHarness(t, Options{}, hosting(echo))
+		l := &brokenListener{pipeListener: newPipeListener(), err: make(chan error, 1)}
+		ended := make(chan error, 1)
+		go func() { ended <- h.w.Serve(t.Context(), l) }()
+		require.NoError(t, h.w.AwaitReady(t.Context()))
+		h.pb.answer(wire.PathDeregister, reply{status: http.StatusBadGateway})
+		broken := errors.New("too many open files")
+		l.err <- broken
+		err := <-ended
+		require.ErrorIs(t, err, broken)
+		require.NotErrorIs(t, err, ErrNotDeregistered)
+		require.Len(t, h.pb.to(wire.PathDeregister), releaseAttempts)
 	})
 }

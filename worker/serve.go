@@ -58,8 +58,9 @@ func (w *Worker) ListenAndServe(ctx context.Context, address string) error {
 // with the cause ErrSuperseded, and ends ctx.
 //
 // The error is the listener's if that failed, which ends everything without a
-// drain, or Shutdown's: an ErrNotDeregistered is no fault of the worker's. A worker in a server of your own is what the example of
-// Start shows.
+// drain, or Shutdown's. An ErrNotDeregistered means that nothing else went wrong: it is
+// no fault of the worker's, and no reason to end with a failure. A worker in a server of
+// your own is what the example of Start shows.
 func (w *Worker) Serve(ctx context.Context, listener net.Listener) error {
 	server := &http.Server{
 		Handler: http.HandlerFunc(w.serveOwn), ReadHeaderTimeout: readHeaderTimeout, IdleTimeout: keepAlive,
@@ -89,6 +90,9 @@ func (w *Worker) Serve(ctx context.Context, listener net.Listener) error {
 	err := w.Shutdown(ending)
 	closeServer(server)
 	<-broken
+	if failure != nil && errors.Is(err, ErrNotDeregistered) {
+		return failure // the log tells the rest
+	}
 	return errors.Join(failure, err)
 }
 

@@ -9,6 +9,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -56,7 +57,11 @@ func runWorker(ctx context.Context) error {
 	if err := w.Host(namespace, newRoom(fmt.Sprintf("%s/%d", host, os.Getpid()))); err != nil {
 		return err
 	}
-	return w.ListenAndServe(ctx, os.Getenv("LISTEN"))
+	err = w.ListenAndServe(ctx, os.Getenv("LISTEN"))
+	if errors.Is(err, worker.ErrNotDeregistered) { // that one is in the log, and no failure
+		return nil
+	}
+	return err
 }
 
 // runAll is a deployment of its own, in one process.

@@ -10,6 +10,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+
+	"github.com/pinboard-go/pinboard/examples/internal/silent"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -49,4 +51,15 @@ func TestTheCommandPrintsAURLThatServesThePage(t *testing.T) {
 	require.NoError(t, <-done)
 	require.NoError(t, press.Close())
 	http.DefaultClient.CloseIdleConnections()
+}
+
+// Not parallel: the environment is the process's.
+func TestAWorkerEndsWellAlsoWhenPinboardIsNotTold(t *testing.T) {
+	beats := silent.Start(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- runWorker(ctx) }()
+	<-beats
+	cancel()
+	require.NoError(t, <-ended)
 }

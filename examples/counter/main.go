@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log"
 	"net/http"
@@ -24,7 +25,8 @@ func main() {
 		log.Fatal(err)
 	}
 	// Registers, serves, drains on SIGTERM or Ctrl-C, releases its ids, deregisters.
-	if err := w.ListenAndServe(context.Background(), os.Getenv("LISTEN")); err != nil {
+	err = w.ListenAndServe(context.Background(), os.Getenv("LISTEN"))
+	if err != nil && !errors.Is(err, worker.ErrNotDeregistered) { // that one is in the log, and no failure
 		log.Fatal(err)
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pinboard-go/pinboard/examples/internal/silent"
 	"github.com/pinboard-go/pinboard/worker"
 )
 
@@ -21,6 +22,22 @@ func TestAnInstanceCounts(t *testing.T) {
 		handler.ServeHTTP(rec, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/increment", nil))
 		require.Equal(t, want, rec.Body.String())
 	}
+}
+
+// A pinboard that can't be told is no reason to end with a failure, which would end this
+// process, too. Not parallel: environment and signals are the process's.
+func TestTheProgramEndsWellAlsoWhenPinboardIsNotTold(t *testing.T) {
+	beats := silent.Start(t)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		main()
+	}()
+	<-beats
+	self, err := os.FindProcess(os.Getpid())
+	require.NoError(t, err)
+	require.NoError(t, self.Signal(os.Interrupt))
+	<-ended
 }
 
 // The README shows this very program, without its first comment.

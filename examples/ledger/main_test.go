@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/pinboard-go/pinboard/examples/internal/silent"
 	"github.com/pinboard-go/pinboard/internal/redistest"
 )
 
@@ -58,4 +59,15 @@ func TestWhatTheCommandPrintsWorks(t *testing.T) {
 	require.NoError(t, <-done)
 	require.NoError(t, press.Close())
 	http.DefaultClient.CloseIdleConnections()
+}
+
+// Not parallel: the environment is the process's.
+func TestAWorkerEndsWellAlsoWhenPinboardIsNotTold(t *testing.T) {
+	beats := silent.Start(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- runWorker(ctx, newStore(nil)) }()
+	<-beats
+	cancel()
+	require.NoError(t, <-ended)
 }
