@@ -26,20 +26,24 @@ import (
 
 const token = "quickstart"
 
-// document lets the workers in, and everybody to the counters.
+// document lets the workers in, and everybody to what they host.
 const document = `{
   "providers": [{"type": "staticToken", "id": "pinboard", "keys": [{
     "name": "deployment", "token": "` + token + `",
     "scopes": ["pinboard:worker", "pinboard:operator"],
     "claims": {"pinboard": {"namespaces": ["*"], "allowedBackendHosts": ["127.0.0.1"]}}}]}],
-  "namespaces": {"/counters": {"allow": "anonymous"}}
+  "namespaces": {"*": {"allow": "anonymous"}}
 }`
 
-// The usual lease is 15 s. A short one keeps the first wait short.
-const lease = 2 * time.Second
+// The usual lease is 15 s, and what a worker with default settings needs. A short one
+// keeps the first wait short, as long as all workers are our own.
+const (
+	usualLease = 15 * time.Second
+	shortLease = 2 * time.Second
+)
 
 func main() {
-	serve := flag.Bool("serve", false, "go on serving until interrupted")
+	serve := flag.Bool("serve", false, "go on serving until interrupted, workers of your own too")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -50,16 +54,25 @@ func main() {
 }
 
 func run(ctx context.Context, out io.Writer, serve bool) error {
-	base, shutdown, err := startPinboard(ctx)
+	lease := shortLease
+	if serve {
+		lease = usualLease
+	}
+	base, shutdown, err := startPinboard(ctx, lease)
 	if err != nil {
 		return err
 	}
 	defer shutdown()
 	fmt.Fprintln(out, "pinboard listens on", base)
+	if serve {
+		fmt.Fprintln(out, "a worker of your own, of any namespace, in another shell:")
+		fmt.Fprintf(out, "  export PINBOARD_URL=%s PINBOARD_TOKEN=%s\n", base, token)
+		fmt.Fprintln(out, "  LISTEN=127.0.0.1:8001 ADVERTISE_URL=http://127.0.0.1:8001 go run ./examples/counter")
+	}
 
 	workers := map[string]*running{}
 	for _, name := range []string{"worker-1", "worker-2"} {
-		w, err := startWorker(ctx, base, name)
+		w, err := startWorker(ctx, base, name, lease)
 		if err != nil {
 			return err
 		}
@@ -91,7 +104,7 @@ func run(ctx context.Context, out io.Writer, serve bool) error {
 	return nil
 }
 
-func startPinboard(ctx context.Context) (base string, shutdown func(), err error) {
+func startPinboard(ctx context.Context, lease time.Duration) (base string, shutdown func(), err error) {
 	pass, err := passport.Parse([]byte(document), os.LookupEnv)
 	if err != nil {
 		return "", nil, err
@@ -124,7 +137,7 @@ type running struct {
 	stop func() // releases what it holds, deregisters, ends; may be called twice
 }
 
-func startWorker(ctx context.Context, base, name string) (*running, error) {
+func startWorker(ctx context.Context, base, name string, lease time.Duration) (*running, error) {
 	listener, err := listen(ctx)
 	if err != nil {
 		return nil, err
@@ -133,7 +146,7 @@ func startWorker(ctx context.Context, base, name string) (*running, error) {
 		PinboardURL:       base,
 		Token:             token,
 		AdvertiseURL:      "http://" + listener.Addr().String(),
-		HeartbeatInterval: lease / 5, // to go with the short lease
+		HeartbeatInterval: lease / 5, // 3 s and 5 s of the usual lease, and less of a short one
 		LeaseBuffer:       lease / 3,
 	})
 	if err != nil {
