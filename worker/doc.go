@@ -14,6 +14,11 @@
 // there is nothing behind it, and the request without pinboard's own headers;
 // CallerFrom tells on whose behalf the request comes.
 //
+// So an absolute path in an answer leads a client away from the instance, and so do
+// http.Redirect, which makes every path absolute, and the redirects of
+// http.ServeMux, from /files to /files/. A Location header that is set by hand may
+// be relative, such as "files/": docs/workers.md shows how.
+//
 // An instance lives until nothing holds it for Options.IdleTimeout, and then
 // ends unless its OnIdle hook wants otherwise. Requests,
 // hijacked connections and Instance.Go hold it. When the worker or the instance
