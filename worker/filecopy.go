@@ -20,8 +20,8 @@ type timelyReader struct {
 // Read implements io.Reader.
 func (t timelyReader) Read(p []byte) (int, error) {
 	n, err := t.Reader.Read(p)
-	if t.to.goOn(); t.to.late {
-		return 0, errLate
+	if t.to.goOn(); t.to.dropped != nil {
+		return 0, t.to.dropped
 	}
 	return n, err
 }
@@ -51,8 +51,8 @@ func (r *responder) sendFile(file io.Reader, limit *int64) (sent int64, err erro
 		limit = &whole
 	}
 	for *limit > 0 {
-		if r.goOn(); r.late {
-			return sent, errLate
+		if r.goOn(); r.dropped != nil {
+			return sent, r.dropped
 		}
 		size := min(*limit, filePiece)
 		n, err := io.Copy(r.ResponseWriter, &io.LimitedReader{R: file, N: size})

@@ -33,8 +33,9 @@ type HostOptions struct {
 	// activates nothing and gives the placement back. Past the lease its answers
 	// count no more than an instance's. The path is the one that the instance
 	// sees. A ResponseWriter that it wraps around the one it gets needs an Unwrap
-	// method (http.ResponseController) for streams to work. It is called once, by
-	// HostWith. Default: none.
+	// method (http.ResponseController): without one streams are not flushed, and an
+	// upgrade to WebSocket gets a 500 and an error in the log, since the connection
+	// can't be handed over. It is called once, by HostWith. Default: none.
 	Middleware func(next http.Handler) http.Handler
 }
 

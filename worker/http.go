@@ -26,7 +26,8 @@ const (
 // Options.AdvertiseURL if there is one. The server around it has no ReadTimeout
 // and no WriteTimeout, which would cut streams, and an IdleTimeout above the 4 s
 // after which pinboard closes idle connections. http.ServeMux redirects paths
-// with "//": put the worker in front of it where that matters. When a request that has
+// with "//": put the worker in front of it where that matters. A ResponseWriter that a
+// handler around the worker wraps needs an Unwrap method, as in HostOptions.Middleware. When a request that has
 // a body is refused, its body and its context end soon after: what is around the worker
 // does not use them any more then.
 func (w *Worker) ServeHTTP(rw http.ResponseWriter, r *http.Request) { w.serve(rw, r, false) }
@@ -246,7 +247,7 @@ func (w *Worker) serveMiddleware(v *visit, rw http.ResponseWriter, r *http.Reque
 	defer removeFiles(seen, r)
 	v.host.handler.ServeHTTP(res, seen)
 	res.finish()
-	if refused := v.entered.Load() || res.late; refused && v.inst.Load() == nil && !res.stream {
+	if refused := v.entered.Load() || res.dropped != nil; refused && v.inst.Load() == nil && !res.stream {
 		leaveRest(rw, r) // not before: the middleware may let it in again, with its body
 	}
 }

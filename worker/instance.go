@@ -223,6 +223,9 @@ func (i *Instance) isConstructed() bool {
 	}
 }
 
-func (i *Instance) field() zap.Field {
-	return zap.String("instance", i.namespace+"/"+i.id)
+func (k key) field() zap.Field { return zap.String("instance", k.namespace+"/"+k.id) }
+
+// complain logs an error of the instance's handler (responder).
+func (i *Instance) complain(message string, fields ...zap.Field) {
+	i.dir.log.Error(message, append(fields, i.field())...)
 }

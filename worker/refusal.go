@@ -47,6 +47,9 @@ var (
 	// was never served.
 	refuseLate = &refusal{status: http.StatusServiceUnavailable, detail: "the instance was lost while it served the request"}
 
+	// The connection can't be handed over.
+	refuseSwitch = &refusal{status: http.StatusInternalServerError, detail: "WebSockets are not possible here"}
+
 	// The constructor failed, or panicked. The next request tries again.
 	refuseFailed   = &refusal{status: http.StatusServiceUnavailable, detail: "activation failed; retry"}
 	refusePanicked = &refusal{status: http.StatusInternalServerError, detail: "activation failed"}

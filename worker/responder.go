@@ -1,13 +1,13 @@
 package worker
 
 import (
-	"bufio"
 	"errors"
 	"io"
-	"net"
 	"net/http"
 	"strings"
 	"time"
+
+	"go.uber.org/zap"
 )
 
 // errLate is what a handler's writes return when the lease ended before its
@@ -24,9 +24,12 @@ type responder struct {
 	flight  *flight // nil for that of a middleware
 	begun   bool
 	stream  bool
-	late    bool        // what the handler writes is dropped
-	broken  bool        // late after it had begun: the connection is to be cut
-	unused  http.Header // the handler's header when it is late
+	dropped error       // why what the handler writes is dropped, nil while it is not
+	broken  bool        // dropped after it had begun: the connection is to be cut
+	unused  http.Header // the handler's header once what it writes is dropped
+
+	switching bool // the handler has answered 101, which waits for Hijack
+	unable    bool // the handler has asked for a connection that it can't have
 
 	ending  bool // the handler has returned
 	ended   bool // and the owner was asked since, at endedAt
@@ -41,6 +44,8 @@ type owner interface {
 	// refused says whether the answer may be a refusal of the worker's own, for which
 	// pinboard gives the id up: no instance has the request.
 	refused() bool
+	// complain logs an error of the application's.
+	complain(message string, fields ...zap.Field)
 }
 
 func (r *responder) owned() bool {
@@ -56,7 +61,7 @@ func (r *responder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 
 // Header returns the response's header.
 func (r *responder) Header() http.Header {
-	if r.late {
+	if r.dropped != nil {
 		return r.unused
 	}
 	return r.ResponseWriter.Header()
@@ -76,31 +81,51 @@ func (r *responder) begin() {
 	}
 	// The process was frozen, or cut off, while the handler ran. Another owner
 	// may have answered already: this answer must not count.
-	r.late, r.unused = true, http.Header{}
+	r.drop(errLate)
 	clear(r.ResponseWriter.Header())
 	r.tooLate(refuseLate, r.ResponseWriter)
+}
+
+// drop has all dropped that the handler writes from now on.
+func (r *responder) drop(why error) { r.dropped, r.unused = why, http.Header{} }
+
+// answer answers in place of the handler, of which nothing was sent yet.
+func (r *responder) answer(ref *refusal, why error) {
+	r.switching, r.dropped = false, nil
+	r.begin()
+	if r.dropped != nil {
+		return // it is too late for that, too
+	}
+	clear(r.ResponseWriter.Header())
+	r.drop(why)
+	ref.write(r.ResponseWriter)
 }
 
 // goOn decides whether a response that has begun may go on. The server may
 // still hold all of a plain one back: to complete it would be to answer now.
 // Streams are cut by pinboard.
 func (r *responder) goOn() {
-	if !r.late && !r.stream && !r.owned() {
-		r.late, r.broken, r.unused = true, true, http.Header{}
+	if r.dropped == nil && !r.stream && !r.owned() {
+		r.drop(errLate)
+		r.broken = true
 	}
 }
 
 // WriteHeader sends the response's header.
 func (r *responder) WriteHeader(status int) {
-	if status >= 100 && status < 200 && status != http.StatusSwitchingProtocols {
-		if !r.late {
-			r.ResponseWriter.WriteHeader(status)
-		}
+	first := !r.begun
+	switch {
+	case r.dropped != nil:
+		return
+	case status == http.StatusSwitchingProtocols && first:
+		r.switchProtocols()
+		return
+	case status >= 100 && status < 200 && status != http.StatusSwitchingProtocols:
+		r.ResponseWriter.WriteHeader(status)
 		return
 	}
-	first := !r.begun
 	r.begin()
-	if r.late {
+	if r.dropped != nil {
 		return
 	}
 	r.ResponseWriter.WriteHeader(status)
@@ -114,15 +139,15 @@ func (r *responder) ready() {
 	if r.begun {
 		r.goOn()
 	} else {
-		r.WriteHeader(http.StatusOK)
+		r.WriteHeader(http.StatusOK) // unless all is dropped
 	}
 }
 
 // Write writes to the response's body.
 func (r *responder) Write(p []byte) (int, error) {
 	r.ready()
-	if r.late {
-		return 0, errLate
+	if r.dropped != nil {
+		return 0, r.dropped
 	}
 	return r.ResponseWriter.Write(p)
 }
@@ -130,8 +155,8 @@ func (r *responder) Write(p []byte) (int, error) {
 // WriteString is Write without a copy of the text.
 func (r *responder) WriteString(text string) (int, error) {
 	r.ready()
-	if r.late {
-		return 0, errLate
+	if r.dropped != nil {
+		return 0, r.dropped
 	}
 	return io.WriteString(r.ResponseWriter, text)
 }
@@ -140,8 +165,8 @@ func (r *responder) WriteString(text string) (int, error) {
 // pieces of what it copies, as Write does.
 func (r *responder) ReadFrom(src io.Reader) (int64, error) {
 	r.ready()
-	if r.late {
-		return 0, errLate
+	if r.dropped != nil {
+		return 0, r.dropped
 	}
 	if file, limit, ok := regularFile(src); ok {
 		return r.sendFile(file, limit)
@@ -152,8 +177,8 @@ func (r *responder) ReadFrom(src io.Reader) (int64, error) {
 // FlushError sends what was written; the response is a stream from now on.
 func (r *responder) FlushError() error {
 	r.ready()
-	if r.late {
-		return errLate
+	if r.dropped != nil {
+		return r.dropped
 	}
 	if err := http.NewResponseController(r.ResponseWriter).Flush(); err != nil {
 		return err // net/http's own, which callers know
@@ -165,29 +190,17 @@ func (r *responder) FlushError() error {
 // Flush is FlushError for http.Flusher.
 func (r *responder) Flush() { _ = r.FlushError() }
 
-// Hijack hands the connection to the handler. It holds the instance until it is
-// closed; when the instance ends, the request's context ends first, and the
-// connection is closed a second later.
-func (r *responder) Hijack() (net.Conn, *bufio.ReadWriter, error) {
-	r.begin()
-	if r.late {
-		return nil, nil, errLate
-	}
-	raw, buffered, err := http.NewResponseController(r.ResponseWriter).Hijack()
-	if err != nil {
-		return nil, nil, err // net/http's own, which callers know
-	}
-	if r.flight == nil {
-		r.becomeStream()
-		return raw, buffered, nil
-	}
-	return r.flight.tookOver(raw), buffered, nil
-}
-
 // finish writes what is left to write when the handler has returned. It panics
 // with http.ErrAbortHandler, for the server, if the connection is to be cut.
 func (r *responder) finish() {
 	r.ending = true
+	if r.switching {
+		r.owner.complain("a handler answered 101 and did not take the connection over")
+	}
+	if r.switching || r.unable && !r.begun {
+		r.answer(refuseSwitch, errNoHijack)
+		return
+	}
 	if r.begun {
 		r.goOn()
 		if r.broken {

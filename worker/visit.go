@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"go.uber.org/zap"
+
 	"github.com/pinboard-go/pinboard/internal/attest"
 )
 
@@ -71,6 +73,11 @@ func (v *visit) owned() (at time.Duration, yes bool) {
 // refused reports whether the middleware has let the request in, and to no avail
 // (responder).
 func (v *visit) refused() bool { return v.entered.Load() && v.inst.Load() == nil }
+
+// complain logs an error of a middleware's (responder).
+func (v *visit) complain(message string, fields ...zap.Field) {
+	v.worker.opts.Logger.Error(message, append(fields, v.field())...)
+}
 
 // late refuses a request that a middleware has kept for too long.
 func (v *visit) late(ref *refusal, rw http.ResponseWriter) {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
 
 	"github.com/pinboard-go/pinboard/internal/attest"
 	"github.com/pinboard-go/pinboard/internal/wire"
@@ -290,6 +291,7 @@ type nobodys struct{}
 
 func (nobodys) owned() (at time.Duration, yes bool) { return 0, false }
 func (nobodys) refused() bool                       { return false }
+func (nobodys) complain(string, ...zap.Field)       {}
 
 // However a handler writes, and whatever it does with the error.
 func TestNothingIsWrittenBehindARefusalThatCameTooLate(t *testing.T) {
