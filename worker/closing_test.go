@@ -362,19 +362,6 @@ func TestARequestsContextEndsWithItAndSaysWhy(t *testing.T) {
 	})
 }
 
-func TestAHandlersPanicIsTheServers(t *testing.T) {
-	t.Parallel()
-	for _, value := range []any{http.ErrAbortHandler, "mine"} {
-		host := serving(func(*Instance, http.ResponseWriter, *http.Request) { panic(value) })
-		inBubble(t, Options{}, hosting(host), func(t *testing.T, h *harness) {
-			h.start()
-			require.PanicsWithValue(t, value, func() { h.get("/c/1") })
-			require.Zero(t, h.w.Stats().Instances[0].Tasks, "and the request is over")
-			require.True(t, h.live("/c", "1"))
-		})
-	}
-}
-
 func TestATasksPanicIsContained(t *testing.T) {
 	t.Parallel()
 	host := func(inst *Instance) (http.Handler, error) {

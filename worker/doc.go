@@ -27,6 +27,11 @@
 // response is a stream once it was flushed or has the content type
 // text/event-stream; so is a hijacked connection.
 //
+// A handler that panics costs its request alone: the instance lives on, with whatever
+// the handler has left half done, and Instance.Abort ends it. The panic is logged with
+// the instance and its stack. The answer is a 500, or breaks off if some of it was sent.
+// http.ErrAbortHandler breaks it off without a word, as ever.
+//
 // HostOptions.Middleware stands before the instances of a namespace: what it
 // denies activates nothing. Instance.OnWindDown tells when the instance is to
 // end, Instance.WindDown is how it asks for that itself.

@@ -55,12 +55,15 @@ func (l *flights) remove(f *flight) {
 	l.n--
 }
 
-// serve runs the handler. A panic goes on to the server, which cuts the
-// connection (net/http.ErrAbortHandler).
+// serve runs the handler. A panic ends here, or with the namespace's middleware, which
+// may want to know of it.
 func (f *flight) serve(w http.ResponseWriter, r *http.Request) {
 	f.rw = w
 	f.res = responder{ResponseWriter: w, owner: f.inst, tooLate: (*refusal).write, flight: f}
 	defer f.end()
+	if f.inst.host.opts.Middleware == nil {
+		defer f.res.contain()
+	}
 	f.inst.handler.ServeHTTP(&f.res, r)
 	f.res.finish()
 }

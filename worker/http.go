@@ -245,6 +245,7 @@ func (w *Worker) serveMiddleware(v *visit, rw http.ResponseWriter, r *http.Reque
 	res := &responder{ResponseWriter: rw, tooLate: v.late, owner: v}
 	seen := v.request(v, r)
 	defer removeFiles(seen, r)
+	defer res.contain()
 	v.host.handler.ServeHTTP(res, seen)
 	res.finish()
 	if refused := v.entered.Load() || res.dropped != nil; refused && v.inst.Load() == nil && !res.stream {

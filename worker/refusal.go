@@ -47,6 +47,8 @@ var (
 	// was never served.
 	refuseLate = &refusal{status: http.StatusServiceUnavailable, detail: "the instance was lost while it served the request"}
 
+	// The handler panicked. Not a lost connection, after which pinboard sends a GET again.
+	refuseInternal = &refusal{status: http.StatusInternalServerError, detail: "internal error"}
 	// The connection can't be handed over.
 	refuseSwitch = &refusal{status: http.StatusInternalServerError, detail: "WebSockets are not possible here"}
 

@@ -14,6 +14,9 @@ import (
 // response did.
 var errLate = errors.New("worker: the lease expired before the response was complete")
 
+// errAnswered is what is left for whoever writes when the handler has panicked.
+var errAnswered = errors.New("worker: the handler has panicked")
+
 // responder is the ResponseWriter of a handler, or of the middleware before it.
 // It lets no response begin past the lease, and none but a stream go on, and
 // finds out what is a stream.
@@ -189,6 +192,25 @@ func (r *responder) FlushError() error {
 
 // Flush is FlushError for http.Flusher.
 func (r *responder) Flush() { _ = r.FlushError() }
+
+// contain answers for a handler that panicked. It is to be deferred. It panics with
+// http.ErrAbortHandler, for the server, if something was sent already, or if the handler
+// did that itself.
+func (r *responder) contain() {
+	fault := recover()
+	if fault == nil {
+		return
+	}
+	if fault == http.ErrAbortHandler {
+		panic(fault)
+	}
+	r.owner.complain("handler panicked", zap.Any("panic", fault), zap.Stack("stack"))
+	if r.begun {
+		panic(http.ErrAbortHandler)
+	}
+	r.ending = true
+	r.answer(refuseInternal, errAnswered)
+}
 
 // finish writes what is left to write when the handler has returned. It panics
 // with http.ErrAbortHandler, for the server, if the connection is to be cut.
