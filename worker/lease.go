@@ -67,7 +67,9 @@ type lease struct {
 	mu        sync.Mutex
 	granted   bool
 	deadline  instant
-	seenOver  bool // since the last grant
+	uncut     instant // the deadline without the ceiling
+	cut       bool    // the ceiling made the difference
+	seenOver  bool    // since the last grant
 	capped    bool
 	ceiling   time.Duration // monotonic, while capped
 	unhealthy bool          // what was announced last
@@ -121,6 +123,15 @@ func (l *lease) stateAt(now instant) leaseState {
 	return leaseHealthy
 }
 
+// missing reports whether heartbeats are missing: that is what is announced. A draining
+// worker's lease ends without that. Called with the lock held, of what was granted.
+func (l *lease) missing(now instant) bool {
+	if l.cut {
+		return now.reached(l.uncut.add(-l.buffer))
+	}
+	return l.stateAt(now) != leaseHealthy
+}
+
 // renewed records that pinboard granted ttl in answer to a request that was
 // sent at sent.
 func (l *lease) renewed(sent instant, ttl time.Duration) {
@@ -131,7 +142,7 @@ func (l *lease) renewed(sent instant, ttl time.Duration) {
 		return
 	}
 	// A suspended machine's timer has not fired: the flap is seen here.
-	missed := l.granted && !l.unhealthy && l.stateAt(now) != leaseHealthy
+	missed := l.granted && !l.unhealthy && l.missing(now)
 	if missed {
 		l.turnUnhealthy()
 	}
@@ -141,13 +152,14 @@ func (l *lease) renewed(sent instant, ttl time.Duration) {
 	l.granted, l.seenOver = true, false
 	l.longest.Store(max(l.longest.Load(), int64(ttl)))
 	l.deadline = sent.add(ttl)
-	if l.capped {
-		l.deadline.mono = min(l.deadline.mono, l.ceiling)
+	l.uncut, l.cut = l.deadline, l.capped && l.ceiling < l.deadline.mono
+	if l.cut {
+		l.deadline.mono = l.ceiling
 	}
 	until := l.deadline.add(-l.buffer)
 	l.healthyUntil.Store(&until)
 	if l.stateAt(now) == leaseExpired { // the answer came too late, and no timer will tell
-		if !l.unhealthy {
+		if !l.unhealthy && l.missing(now) {
 			l.turnUnhealthy()
 			missed = true
 		}
@@ -168,6 +180,14 @@ func (l *lease) renewed(sent instant, ttl time.Duration) {
 		l.log.Info("lease restored")
 		l.call("OnRestored", l.onRestored)
 	}
+}
+
+// beats reports whether heartbeats are accepted in time.
+func (l *lease) beats() bool {
+	now := l.clock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.endless || l.granted && !l.missing(now)
 }
 
 // limit keeps later renewals from reaching past a moment of the monotonic
@@ -226,7 +246,7 @@ func (l *lease) arm(now instant) {
 	}
 	due := l.deadline.mono
 	if !l.unhealthy {
-		due -= l.buffer
+		due = min(due, l.uncut.mono-l.buffer)
 	}
 	l.callbacks.Add(1)
 	l.timer = time.AfterFunc(due-now.mono, l.watch)
@@ -244,7 +264,7 @@ func (l *lease) watch() {
 	now := l.clock()
 	l.mu.Lock()
 	// A renewal may have come in between: then there is only a timer to set.
-	turned := !l.closed && !l.unhealthy && l.stateAt(now) != leaseHealthy
+	turned := !l.closed && !l.unhealthy && l.missing(now)
 	if turned {
 		l.turnUnhealthy()
 	}

@@ -109,7 +109,7 @@ func (m *metrics) addState(w *Worker) {
 		return float64(activations - evictions)
 	})
 	gauge("pinned_lease_healthy", "1 while heartbeats are accepted in time, else 0.", func() float64 {
-		return oneIf(w.lease.state() == leaseHealthy)
+		return oneIf(w.lease.beats())
 	})
 	gauge("pinned_registered", "1 while registered with pinboard, else 0.", func() float64 {
 		// Local mode only seems so to the rest of the worker. A shutdown that
