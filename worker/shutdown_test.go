@@ -114,3 +114,34 @@ func TestAShutdownLetsTheLastAnswersOutBeforeItDeregisters(t *testing.T) {
 		require.Equal(t, time.Second, h.pb.last(t, wire.PathDeregister).at, "nothing is on its way")
 	})
 }
+
+// A worker that was shut down serves nothing, also where something was left.
+func TestNothingStartsAfterAShutdownThatFailed(t *testing.T) {
+	t.Parallel()
+	for name, started := range map[string]bool{"started before": true, "a callback, and never started": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				leave := make(chan struct{})
+				h := newHarness(t, Options{}, hosting(func(inst *Instance) (http.Handler, error) {
+					inst.OnClose(func(context.Context) error { <-leave; return nil })
+					return echo(inst)
+				}))
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				if started {
+					h.start()
+					h.get("/c/1")
+				} else {
+					h.w.lease.callbacks.Go(func() { <-leave })
+				}
+				require.Error(t, h.w.Shutdown(ctx))
+				require.ErrorIs(t, h.w.Start(), ErrClosed)
+				require.ErrorIs(t, h.w.Serve(t.Context(), newPipeListener()), ErrClosed)
+				require.False(t, h.logged("serving"))
+				close(leave)
+				h.stop()
+			})
+		})
+	}
+}

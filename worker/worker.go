@@ -20,7 +20,8 @@ import (
 )
 
 var (
-	// ErrClosed is returned by Start and AwaitReady after Shutdown.
+	// ErrClosed is returned by Start and AwaitReady after Shutdown, whatever that
+	// returned.
 	ErrClosed = errors.New("worker: it was shut down")
 	// ErrSuperseded is returned by AwaitReady when a worker of a higher epoch
 	// has displaced this one for good.
@@ -123,7 +124,7 @@ func (w *Worker) namespaces() []string { return slices.Sorted(maps.Keys(*w.hosts
 func (w *Worker) Start() error {
 	w.stopping <- struct{}{}
 	defer func() { <-w.stopping }()
-	if w.stopped {
+	if w.dir.life.Err() != nil { // also by a Shutdown that failed
 		return ErrClosed
 	}
 	w.mu.Lock()
