@@ -93,7 +93,7 @@ func (d *directory) find(f *flight, to *visit, read *instant) (*Instance, *refus
 	defer d.mu.Unlock()
 	state, now := d.lease.stateNow(*read), read.mono
 	if state == leaseExpired {
-		return nil, refuseExpired
+		return nil, d.expired()
 	}
 	inst := d.instances[k]
 	if inst != nil && inst.state == stateClosing && !inst.givenUp {
@@ -204,7 +204,7 @@ func (d *directory) board(f *flight, inst *Instance, waited *refusal) *refusal {
 	case d.pastDeadline(inst, d.clock().mono):
 		ref = refuseClosing
 	case d.lease.state() == leaseExpired:
-		ref = refuseExpired
+		ref = d.expired()
 	}
 	if ref != nil {
 		d.settle(inst)

@@ -234,7 +234,7 @@ func (w *Worker) serveAttested(v *visit, sent *ours, now *instant, path string, 
 func (w *Worker) serveMiddleware(v *visit, rw http.ResponseWriter, r *http.Request) {
 	if w.lease.state() == leaseExpired {
 		leaveRest(rw, r)
-		v.refuse(refuseExpired, rw)
+		v.refuse(w.dir.expired(), rw)
 		return
 	}
 	defer func() {

@@ -48,6 +48,18 @@ func (o *Options) checkLocal(env environment, f *faults) {
 	}
 }
 
+// expired returns the refusal of a worker that serves nothing: its lease is over or,
+// where there is none, it has not started or was shut down.
+func (d *directory) expired() *refusal {
+	switch {
+	case !d.opts.local():
+		return refuseExpired
+	case d.life.Err() == nil:
+		return refuseNotStarted
+	}
+	return refuseShutDown
+}
+
 // warnLocal says that nothing is pinned here, also to those who gave no logger.
 func warnLocal(log *zap.Logger) {
 	const warning = "DEV MODE: no pinboard (PINBOARD_URL): this process serves every id itself, to anybody, without a lease"

@@ -121,7 +121,14 @@ func TestLocalModeServesWithoutAPinboard(t *testing.T) {
 			return h.do(r)
 		}
 		require.False(t, h.w.Ready())
-		refused(t, plain(), wire.RefusalExpired)
+		says := func(want string) {
+			t.Helper()
+			rec := plain()
+			refused(t, rec, wire.RefusalExpired)
+			require.Equal(t, want, detail(t, rec))
+			require.Equal(t, want, detail(t, h.do(httptest.NewRequest(http.MethodGet, pathReady, nil))))
+		}
+		says("the worker has not started: Start, Serve or ListenAndServe does that")
 		require.NoError(t, h.w.Start())
 		require.NoError(t, h.w.AwaitReady(t.Context()))
 		require.Equal(t, Lease{Healthy: true}, h.w.Lease())
@@ -155,7 +162,7 @@ func TestLocalModeServesWithoutAPinboard(t *testing.T) {
 		require.NoError(t, h.w.Shutdown(t.Context()))
 		require.ErrorIs(t, context.Cause(held), ErrClosed)
 		require.False(t, h.w.Ready())
-		refused(t, plain(), wire.RefusalExpired)
+		says("the worker was shut down")
 		require.Empty(t, h.pb.calls, "there is nobody to tell")
 	})
 }

@@ -31,12 +31,15 @@ var (
 	refuseMethod      = &refusal{status: http.StatusMethodNotAllowed, detail: "method not allowed"}
 	refuseEpoch       = &refusal{status: http.StatusBadRequest, detail: "malformed placement epoch"}
 
-	refuseExpired   = refuse(wire.RefusalExpired, wire.DetailLeaseExpired)
-	refuseUnhealthy = refuse(wire.RefusalLeaseUnhealthy, "lease unhealthy; refusing new activations")
-	refuseDraining  = refuse(wire.RefusalDraining, wire.DetailHostDraining)
-	refuseCapacity  = refuse(wire.RefusalCapacity, "instance capacity reached; retry")
-	refuseQueue     = refuse(wire.RefusalActivationQueue, "activation queue full; retry")
-	refuseClosing   = refuse(wire.RefusalClosing, "instance closing; retry")
+	refuseExpired = refuse(wire.RefusalExpired, wire.DetailLeaseExpired)
+	// In local mode, where there is no lease.
+	refuseNotStarted = refuse(wire.RefusalExpired, "the worker has not started: Start, Serve or ListenAndServe does that")
+	refuseShutDown   = refuse(wire.RefusalExpired, "the worker was shut down")
+	refuseUnhealthy  = refuse(wire.RefusalLeaseUnhealthy, "lease unhealthy; refusing new activations")
+	refuseDraining   = refuse(wire.RefusalDraining, wire.DetailHostDraining)
+	refuseCapacity   = refuse(wire.RefusalCapacity, "instance capacity reached; retry")
+	refuseQueue      = refuse(wire.RefusalActivationQueue, "activation queue full; retry")
+	refuseClosing    = refuse(wire.RefusalClosing, "instance closing; retry")
 	// It was sent to a session that has ended, with all of its placements.
 	refuseSession = refuse(wire.RefusalStaleEpoch, "the worker has registered anew; retry")
 

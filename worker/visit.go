@@ -82,7 +82,7 @@ func (v *visit) complain(message string, fields ...zap.Field) {
 // late refuses a request that a middleware has kept for too long.
 func (v *visit) late(ref *refusal, rw http.ResponseWriter) {
 	if v.inst.Load() == nil {
-		ref = refuseExpired // the instance has not seen it
+		ref = v.worker.dir.expired() // the instance has not seen it
 	}
 	v.refuse(ref, rw)
 }

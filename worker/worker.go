@@ -186,6 +186,8 @@ func (w *Worker) notReady() string {
 	switch {
 	case w.reg.superseded.Load():
 		return "superseded by a worker of a higher epoch"
+	case w.opts.local() && w.lease.state() == leaseExpired:
+		return w.dir.expired().detail
 	case !w.reg.isRegistered():
 		return "not registered with pinboard"
 	case w.lease.state() == leaseExpired:
