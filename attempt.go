@@ -61,16 +61,12 @@ func (e *exchange) send(rt route) (*attempt, error) {
 	a.late = e.x.lates.get(&a.flow, a.patience)
 	defer e.awaited(a)
 	a.leg = e.trail.attempt(e, rt)
-	err := e.request(a)
+	begun, err := e.request(a)
 	if err == nil && rt.over() {
 		err = errRouteOver // the body was long in coming, or this process was stopped
 		a.leg.failed(e, a, err)
 	}
 	if err == nil {
-		begun := a.flow.opened
-		if e.body != nil { // which may have been waited for
-			begun = time.Now()
-		}
 		a.late.watchSince(begun)
 		if a.resp, err = e.x.pool.Do(&a.flow, &a.req); err != nil {
 			a.leg.failed(e, a, err)
@@ -160,37 +156,51 @@ func (a *attempt) close() {
 	a.leg.end()
 }
 
-// request makes the one request that goes to the worker.
-func (e *exchange) request(a *attempt) error {
-	attestation, err := a.lease.attestation(e.call.claims, a.flow.opened)
-	if err != nil {
-		return err
-	}
-	fields := append(e.fields, wire.HeaderEpoch+": "...)
-	fields = append(strconv.AppendInt(fields, a.epoch, 10), "\r\n"...)
-	fields = a.leg.inject(appendField(fields, wire.HeaderAttestation, attestation))
+// request makes the one request that goes to the worker, and returns when that was.
+func (e *exchange) request(a *attempt) (made time.Time, err error) {
 	a.req = upstream.Request{
 		Origin: a.lease.origin,
 		Method: e.r.Method,
 		Target: e.uri,
 		Host:   e.r.Host,
-		Fields: fields,
 		Switch: e.upgrade,
 		Until:  a.until,
 		Inform: func(status int, header upstream.Header) error { return a.inform(e, status, header) },
 		// It may be sent twice, like any request of which a client lost the
 		// answer.
 		Repeatable: e.repeatable(),
+		Renewer:    e,
 	}
 	if a.lease.BackendAddr != "" {
 		b := &backend{rules: a.lease.BackendHosts, pinned: a.lease.BackendAddr}
 		a.req.Within, a.req.Allowed = b.within, b.check
 	}
+	made = a.flow.opened
 	if e.body != nil {
-		err = e.attachBody(&a.req, a)
+		if err := e.attachBody(&a.req, a); err != nil {
+			return time.Time{}, err
+		}
+		made = time.Now() // it may have been waited for
 	}
-	return err
+	a.req.Fields, err = e.fieldsFor(a, made)
+	return made, err
 }
+
+// fieldsFor returns the fields of the request, attested at the given time. That must
+// be about when it is sent: to a worker whose clock is ahead, an attestation may be too
+// old after half a minute (protocol §5).
+func (e *exchange) fieldsFor(a *attempt, now time.Time) ([]byte, error) {
+	attestation, err := a.lease.attestation(e.call.claims, now)
+	if err != nil {
+		return nil, err
+	}
+	fields := append(e.fields, wire.HeaderEpoch+": "...)
+	fields = append(strconv.AppendInt(fields, a.epoch, 10), "\r\n"...)
+	return a.leg.inject(appendField(fields, wire.HeaderAttestation, attestation)), nil
+}
+
+// Renew attests the present attempt anew, which had to wait before it could be sent.
+func (e *exchange) Renew() ([]byte, error) { return e.fieldsFor(e.sent, time.Now()) }
 
 // repeatable reports whether a request means the same when it is sent twice. A
 // key that is to make it so is the application's business: it may not know it.

@@ -3,6 +3,7 @@ package upstream
 import (
 	"errors"
 	"io"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -73,4 +74,51 @@ func TestAHeadThatWaitsForItsBodyIsNotSentTooLate(t *testing.T) {
 			})
 		}
 	}
+}
+
+// renewals makes fields that say how often they were made.
+type renewals struct {
+	made int
+	err  error
+}
+
+func (r *renewals) Renew() ([]byte, error) {
+	r.made++
+	fields, _ := AppendField(nil, "Made", strconv.Itoa(r.made))
+	return fields, r.err
+}
+
+func TestFieldsAreMadeAnewWhereTheRequestHasWaited(t *testing.T) {
+	t.Parallel()
+	onEveryWire(t, func(t *testing.T, start func(*testing.T, func(*peer)) *worker) {
+		w := start(t, func(p *peer) {
+			for head := p.head(); head != ""; head = p.head() {
+				if strings.Contains(head, "/ends") && p.n == 0 {
+					return
+				}
+				_, made, _ := strings.Cut(head, "\r\nMade: ")
+				made, _, _ = strings.Cut(made, "\r\n")
+				p.ok(made)
+			}
+		})
+		pool := w.pool()
+		made := func(target string) string {
+			r := w.request("GET", target)
+			r.Fields, _ = AppendField(nil, "Made", "0")
+			r.Renewer = &renewals{}
+			g, err := do(t.Context(), pool, r)
+			require.NoError(t, err)
+			return g.body
+		}
+		require.Equal(t, "1", made("/"), "a connection was made")
+		require.Equal(t, "0", made("/"), "there was one")
+		require.Equal(t, "1", made("/ends"), "there was one, and then there was none")
+		r, planted := w.request("GET", "/"), errors.New("planted")
+		r.Renewer = &renewals{err: planted}
+		fresh := w.pool()
+		_, err := do(t.Context(), fresh, r)
+		require.ErrorIs(t, err, planted)
+		require.False(t, failure(t, err).Sent)
+		requireIdle(t, fresh, 1)
+	})
 }

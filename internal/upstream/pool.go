@@ -94,14 +94,14 @@ func (p *Pool) Do(ctx context.Context, req *Request) (*Response, error) {
 			failure.NoConnection = !failure.Connected
 			return nil, failure.copy()
 		}
-		c, reused, err := p.acquire(ctx, req, again)
+		c, reused, waited, err := p.acquire(ctx, req, again)
 		if err != nil {
 			failure.Err, failure.NoConnection = err, true
 			return nil, failure.copy()
 		}
-		if req.tooLate() {
+		if err := req.ready(waited); err != nil {
 			p.release(c, true)
-			failure.Err, failure.NoConnection = ErrTooLate, true
+			failure.Err, failure.NoConnection = err, true
 			return nil, failure.copy()
 		}
 		failure.Connected = true
@@ -152,16 +152,12 @@ func (r *Request) rewind() (err error) {
 }
 
 // acquire returns a connection that the request may use: an idle one, unless it
-// must be fresh.
-func (p *Pool) acquire(ctx context.Context, req *Request, fresh bool) (c *conn, reused bool, err error) {
+// must be fresh. waited says that it may have taken a while.
+func (p *Pool) acquire(ctx context.Context, req *Request, fresh bool) (c *conn, reused, waited bool, err error) {
 	o := p.enter(&req.Origin)
-	if o.turns != nil {
-		select {
-		case o.turns <- struct{}{}:
-		case <-ctx.Done():
-			p.leave(o)
-			return nil, false, fmt.Errorf("wait for a connection: %w", ctx.Err())
-		}
+	if waited, err = o.takeTurn(ctx); err != nil {
+		p.leave(o)
+		return nil, false, false, err
 	}
 	for !fresh {
 		c := p.pop(o)
@@ -169,7 +165,7 @@ func (p *Pool) acquire(ctx context.Context, req *Request, fresh bool) (c *conn, 
 			break
 		}
 		if time.Since(c.since) < p.cfg.IdleTimeout && (c.looksItself(req) || c.alive()) && (req.Allowed == nil || req.Allowed(c.addr) == nil) {
-			return c, true, nil
+			return c, true, waited, nil
 		}
 		_ = c.Close()
 	}
@@ -184,7 +180,7 @@ func (p *Pool) acquire(ctx context.Context, req *Request, fresh bool) (c *conn, 
 		}
 	}()
 	c, err = p.dial(ctx, o, req)
-	return c, false, err
+	return c, false, true, err
 }
 
 func (p *Pool) enter(at *Origin) *origin {
@@ -221,6 +217,25 @@ func (p *Pool) left(o *origin) {
 func (p *Pool) done(o *origin) {
 	p.leave(o)
 	o.endTurn()
+}
+
+// takeTurn waits until there may be one more connection, where their number is
+// bounded, and reports whether it had to.
+func (o *origin) takeTurn(ctx context.Context) (waited bool, err error) {
+	if o.turns == nil {
+		return false, nil
+	}
+	select {
+	case o.turns <- struct{}{}:
+		return false, nil
+	default:
+	}
+	select {
+	case o.turns <- struct{}{}:
+		return true, nil
+	case <-ctx.Done():
+		return false, fmt.Errorf("wait for a connection: %w", ctx.Err())
+	}
 }
 
 // endTurn lets the next one have a connection, where their number is bounded.

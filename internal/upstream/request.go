@@ -102,11 +102,34 @@ type Request struct {
 	// Inform, if not nil, gets informational answers (1xx) as they come. The
 	// Header is good until it returns. An error ends the exchange, and so does a panic.
 	Inform func(status int, header Header) error
+
+	// Renewer, if not nil, makes the Fields anew where the request had to wait: for a
+	// connection, or for a try that came to nothing.
+	Renewer Renewer
+}
+
+// Renewer makes Fields that must not be old when they are sent.
+type Renewer interface {
+	// Renew returns the Fields, which may be in the place of the former ones. With an
+	// error nothing is sent.
+	Renew() (fields []byte, err error)
 }
 
 // ErrTooLate is returned for a request that could not be sent before its Until.
 // Nothing was sent, at last.
 var ErrTooLate = errors.New("there was no connection for the request in time")
+
+// ready has the request sent now, which is an error if that must not be any more.
+// waited says that it was made a while ago.
+func (r *Request) ready(waited bool) (err error) {
+	if r.tooLate() {
+		return ErrTooLate
+	}
+	if waited && r.Renewer != nil {
+		r.Fields, err = r.Renewer.Renew()
+	}
+	return err
+}
 
 // tooLate reports whether the request must not be sent any more.
 func (r *Request) tooLate() bool { return !r.Until.IsZero() && time.Until(r.Until) <= 0 }
