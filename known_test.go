@@ -453,10 +453,12 @@ func TestAForgottenSessionIsNotUsed(t *testing.T) {
 	l.byID["s"] = old
 	s, _ := l.use("s", old)
 	require.Same(t, old, s)
-	for range forget + 1 {
+	old.until = time.Now()
+	for range forget + 2 { // the first of which is as it was used
 		l.age()
 	}
 	require.Empty(t, l.byID)
+	old.until = time.Now().Add(time.Hour)
 	s, _ = l.use("s", old)
 	require.Nil(t, s)
 	again := &lease{Session: store.Session{ID: "s"}, until: old.until}

@@ -27,7 +27,7 @@ const (
 	// hold a request for longer than its client waits, nor a heartbeat for
 	// longer than the worker's 5 s.
 	storeTimeout = 1500 * time.Millisecond
-	// forget is how many unused watch rounds a session's record is kept.
+	// forget is how many unused watch rounds a session's record is kept, at least.
 	forget = 60
 )
 

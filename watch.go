@@ -116,7 +116,9 @@ func (l *leases) apply(s *lease, state store.SessionState, asked time.Time) {
 
 // age returns the sessions that have requests open for longer than a moment, or
 // were recalled since it was last called and have little left of what is known of
-// their lease. It drops records that have not been used for a while.
+// their lease. It drops records that have not been used for a while, but not before the
+// lease that is known of them has ended: until then they may be served without the
+// store.
 func (l *leases) age() []*lease {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -129,7 +131,8 @@ func (l *leases) age() []*lease {
 			watched = append(watched, s)
 			continue
 		}
-		if s.unused++; s.unused > forget && s.flows.count == 0 {
+		runs := !s.ended && !s.replaced && s.until.After(now)
+		if s.unused++; s.unused > forget && s.flows.count == 0 && !runs {
 			delete(l.byID, id)
 			s.forgotten = true
 		}

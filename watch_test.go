@@ -2,6 +2,7 @@ package pinboard
 
 import (
 	"context"
+	"net/http"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -142,6 +143,30 @@ func TestRecordsThatNobodyUsesAreForgotten(t *testing.T) {
 		require.ElementsMatch(t, []string{w.session, idle.session}, known())
 		w.beatUntil(forget * watchEvery)
 		require.Equal(t, []string{w.session}, known(), "one with an open request is never forgotten")
+	})
+}
+
+// A lease may be longer than the time for which records are kept that nobody uses.
+func TestAPlacementIsServedWithoutTheStoreWhileItsOwnersLeaseRuns(t *testing.T) {
+	t.Parallel()
+	inBubble(t, Options{}, func(h *hit) { h.ok("") }, func(t *testing.T, b *limited) {
+		get := func() int {
+			resp, _ := b.ask("GET /counters/alice HTTP/1.1\r\nHost: p\r\n\r\n").whole("GET")
+			return resp.StatusCode
+		}
+		require.Equal(t, http.StatusOK, get())
+		registered := time.Now()
+		time.Sleep(b.pb.opts.LeaseTTL - time.Minute) // nobody asks for it
+		away := &stuck{Store: b.store}
+		away.set(errPlanted)
+		b.pb.placer.store = away
+		require.Equal(t, http.StatusOK, get())
+		time.Sleep(time.Until(registered.Add(b.pb.opts.LeaseTTL)))
+		require.Equal(t, http.StatusServiceUnavailable, get())
+		time.Sleep((forget + 1) * watchEvery)
+		b.pb.leases.mu.Lock()
+		defer b.pb.leases.mu.Unlock()
+		require.Empty(t, b.pb.leases.byID, "and then it is forgotten")
 	})
 }
 
