@@ -46,9 +46,12 @@ type member struct {
 }
 
 // newBucket returns a bucket whose generation is not one of a bucket before it
-// that was forgotten: it follows the clock.
-func newBucket(binding string, now time.Time) *bucket {
-	return &bucket{binding: binding, rows: map[string]*row{}, members: map[string]*member{}, generation: now.UnixMicro()}
+// that was forgotten: it follows the clock. Its epochs are above floor.
+func newBucket(binding string, floor int64, now time.Time) *bucket {
+	return &bucket{
+		binding: binding, rows: map[string]*row{}, members: map[string]*member{},
+		lastEpoch: floor, generation: now.UnixMicro(),
+	}
 }
 
 // turn gives the bucket another generation.

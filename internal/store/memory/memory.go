@@ -54,6 +54,8 @@ type directory struct {
 	urls     map[string]*session // the live one that last took each advertise URL
 	clients  map[string]*client
 	buckets  map[place]*bucket
+	// floor is no lower than any epoch of a bucket that was forgotten.
+	floor int64
 	// nextLapse is no later than the end of any lease; zero without leases.
 	nextLapse time.Time
 	// superseded says of each displaced session who did it, and outlives its

@@ -97,7 +97,7 @@ func (n *node) admit(c *client, r store.Registration, now time.Time) *session {
 				plain.turn(now) // it gives way to a host name from now on
 			}
 			if n.buckets[at] == nil {
-				n.buckets[at] = newBucket(binding, now)
+				n.buckets[at] = newBucket(binding, n.floor, now)
 			}
 			s.members = append(s.members, n.buckets[at].admit(s))
 		}

@@ -47,6 +47,7 @@ func (d *directory) forgetBuckets(now time.Time) {
 			return
 		}
 		if len(b.members) == 0 && len(b.rows) == 0 && now.Sub(b.vacatedAt) >= store.ClientMemory {
+			d.floor = max(d.floor, b.lastEpoch)
 			delete(d.buckets, at)
 		}
 	}
