@@ -151,9 +151,10 @@ type Options struct {
 type Affinity struct {
 	// Key returns the affinity key of a request: ids with equal keys prefer
 	// the same worker. Not ok, or an empty key, means no preference. It gets
-	// the client's request as it came, base path included, must not read its
-	// body or change it, must be safe for concurrent use, and should answer
-	// the same when asked again. A panic is logged and means no preference.
+	// the client's request as it came, base path included, on the goroutine
+	// that serves it, must not read its body or change it, must be safe for
+	// concurrent use, and should answer the same when asked again. A panic is
+	// logged and means no preference.
 	// Default: the client's address.
 	Key func(r *http.Request, c Client) (key string, ok bool)
 	// BalanceFactor bounds the preference: it holds while the preferred

@@ -36,7 +36,7 @@
 // Whose an id is:
 //
 //	target.go        which instance a request names; clientip.go who sent it
-//	placement.go     resolve, candidates, affinity
+//	placement.go     resolve, candidates; affinity.go which of them an id prefers
 //	known.go         what is answered from memory; routes.go what is remembered
 //	gate.go          look-ups while the store does not answer; comeback.go after that
 //	bindings.go      host names
@@ -154,7 +154,7 @@ func New(opts Options) (*Pinboard, error) {
 	p.limiter.reached = &p.counters.limits
 	p.pace = newPace(p.store, &p.opts, &p.background)
 	p.hooks = newHooks(opts.Hooks, p.store, p.log)
-	p.placer.hooks = p.hooks
+	p.placer.hooks, p.placer.background = p.hooks, &p.background
 	p.traces = newTraces(&p.opts)
 	transport := newTransport(opts.Transport, &opts.Limits)
 	p.proxy = newProxy(p, transport)

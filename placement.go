@@ -36,6 +36,8 @@ type placer struct {
 	factor   float64
 	shards   int
 	lease    time.Duration
+	// background waits for what outlives its request.
+	background *background
 
 	vouched vouched
 	gate    gate
@@ -58,8 +60,8 @@ type ask struct {
 	// prefer names a session that a first placement prefers: a cluster
 	// caller's own.
 	prefer string
-	// key returns the affinity key of the request; it is called at most once a
-	// look-up, and only for a first placement.
+	// key returns the affinity key of the request; it is called on the request's
+	// goroutine, at most once a look-up, and only for a first placement.
 	key func() (string, bool)
 	// site is the client's address, for which placements count; zero for nobody.
 	site netip.Prefix
@@ -158,31 +160,47 @@ func (p *placer) find(ctx context.Context, a ask) (route, error) {
 	return route{}, err
 }
 
-// lookUp asks the store; simultaneous look-ups of one id share one question.
+// lookUp asks the store, once more where that needs the affinity key.
 func (p *placer) lookUp(ctx context.Context, a ask) (route, error) {
+	var by affinity
+	if !p.looksFirst(&a) {
+		by = a.affinity()
+	}
+	rt, err := p.put(ctx, a, by)
+	if errors.Is(err, errKeyNeeded) {
+		rt, err = p.put(ctx, a, a.affinity())
+	}
+	return rt, err
+}
+
+// put puts a question to the store; simultaneous look-ups of one id share one.
+func (p *placer) put(ctx context.Context, a ask, by affinity) (route, error) {
 	if a.refused != nil {
-		return p.query(ctx, a)
+		return p.query(ctx, a, by)
 	}
 	question := a.host + " " + a.String()
+	if !by.known {
+		question = "? " + question
+	}
 	if !p.made.may(a.site) {
 		question += " " // its answer is not for those who may have the id placed
 	}
-	rt, err := p.share(ctx, question, a)
+	rt, err := p.share(ctx, question, a, by)
 	if over, ok := errors.AsType[*overPlaced](err); ok && over.site != a.site {
 		// Somebody else's answer. This one is for one address alone.
-		return p.share(ctx, question+" "+a.site.String(), a)
+		return p.share(ctx, question+" "+a.site.String(), a, by)
 	}
 	return rt, err
 }
 
 // share asks a question of the store, or waits for the answer if somebody asks
 // it already.
-func (p *placer) share(ctx context.Context, question string, a ask) (route, error) {
+func (p *placer) share(ctx context.Context, question string, a ask, by affinity) (route, error) {
 	// The question outlives the client that happened to ask first.
 	shared := context.WithoutCancel(ctx)
 	answer := p.calls.DoChan(question, func() (any, error) {
 		deepen()
-		return p.query(shared, a)
+		return p.query(shared, a, by)
 	})
 	select {
 	case res := <-answer:
@@ -191,6 +209,11 @@ func (p *placer) share(ctx context.Context, question string, a ask) (route, erro
 		}
 		return res.Val.(route), nil // query returns routes
 	case <-ctx.Done():
+		p.background.stay() // the store must not be used after Shutdown
+		go func() {
+			defer p.background.leave()
+			<-answer
+		}()
 		return route{}, ctx.Err()
 	}
 }
@@ -205,15 +228,18 @@ func deepen() byte {
 	return room[rand.IntN(len(room))]
 }
 
-func (p *placer) query(ctx context.Context, a ask) (route, error) {
+// query asks the store. It may be on nobody's goroutine, so that it calls nothing of the
+// host's that is for requests. The error is errKeyNeeded where that would have to be.
+func (p *placer) query(ctx context.Context, a ask, by affinity) (route, error) {
 	var rt route
+	var unplaced bool
 	caller := ctx
 	err := p.gate.do(ctx, func(ctx context.Context) error {
 		generation := p.vouched.generation(p.bucket(a.instance))
 		asked := time.Now()
-		res, err := p.place(ctx, a)
+		res, err := p.place(ctx, a, by)
 		p.back.note(caller, asked, err)
-		if err != nil {
+		if unplaced = err == nil && res.Outcome == store.StaleView; err != nil || unplaced {
 			return err
 		}
 		if res.ClockSet {
@@ -239,6 +265,9 @@ func (p *placer) query(ctx context.Context, a ask) (route, error) {
 		}
 		return nil
 	})
+	if err == nil && unplaced {
+		return route{}, errKeyNeeded
+	}
 	if errors.Is(err, store.ErrNoSession) {
 		// The bucket's record outlived the session's by a moment: the owner
 		// has just gone, and the next look-up will find that out.
@@ -283,8 +312,9 @@ func ownerDown(leaseLeft time.Duration) *refusal {
 const lookOnly int64 = -2
 
 // place resolves, with a preference taken from a view of the candidates that
-// the store confirms to be current.
-func (p *placer) place(ctx context.Context, a ask) (store.Result, error) {
+// the store confirms to be current. The outcome is StaleView where the id has no owner
+// and the affinity key is not known.
+func (p *placer) place(ctx context.Context, a ask, by affinity) (store.Result, error) {
 	hostname, namespace := store.Unbind(a.namespace)
 	req := store.Request{
 		Hostname: hostname, Namespace: namespace, ID: a.id, Unless: a.unless(), Refused: a.refused,
@@ -305,25 +335,18 @@ func (p *placer) place(ctx context.Context, a ask) (store.Result, error) {
 		req.PreferredBy = store.ByCaller
 		return p.store.Resolve(ctx, req)
 	}
-	// An id that this node knows is most likely placed, and then the key is not
-	// needed, which the host may have to work for. And where new ids count, those
-	// that have an owner do not.
-	counts := a.refused == nil && p.made.counts(a.site)
-	if known := p.routes.get(a.instance) != nil; known || counts {
+	if !by.known {
 		req.View = lookOnly
-		if res, err := p.store.Resolve(ctx, req); err != nil || res.Outcome != store.StaleView {
-			return res, err
-		}
-		req.View = store.AnyView
+		return p.store.Resolve(ctx, req)
 	}
-	if !counts {
-		return p.claim(ctx, a, req)
+	if !p.counts(&a) {
+		return p.claim(ctx, a, req, by.key)
 	}
 	giveBack, err := p.made.take(a.site)
 	if err != nil {
 		return store.Result{}, err
 	}
-	res, err := p.claim(ctx, a, req)
+	res, err := p.claim(ctx, a, req, by.key)
 	if err != nil || res.Outcome != store.Placed {
 		giveBack()
 	}
@@ -331,8 +354,8 @@ func (p *placer) place(ctx context.Context, a ask) (store.Result, error) {
 }
 
 // claim has the id placed by the affinity key, unless it has got an owner.
-func (p *placer) claim(ctx context.Context, a ask, req store.Request) (store.Result, error) {
-	if key, ok := a.key(); ok && key != "" {
+func (p *placer) claim(ctx context.Context, a ask, req store.Request, key string) (store.Result, error) {
+	if key != "" {
 		for range maxStale {
 			view := p.view(a.instance)
 			req.Preferred, req.View = rendezvous(key, view.Candidates, a.refused), view.Version
@@ -380,55 +403,9 @@ func (p *placer) refresh(ctx context.Context, i instance) error {
 	return nil
 }
 
-// rendezvous returns the session whose client has the highest weight for the
-// key: the same on every node, and most keys keep theirs when others come and
-// go (protocol §9). "" without candidates.
-func rendezvous(key string, candidates []store.Candidate, refused *store.Refused) (sessionID string) {
-	var best uint64
-	for _, c := range candidates {
-		if refused != nil && c.ClientID == refused.ClientID {
-			continue
-		}
-		if w := weight(key, c.ClientID); sessionID == "" || w > best {
-			best, sessionID = w, c.SessionID
-		}
-	}
-	return sessionID
-}
-
-// weight hashes (FNV-1a) and then mixes (splitmix64), for FNV alone leaves
-// similar texts with similar hashes. All nodes of a fleet must agree on it.
-func weight(key, clientID string) uint64 {
-	h := uint64(14695981039346656037)
-	add := func(s string) {
-		for i := range len(s) {
-			h = (h ^ uint64(s[i])) * 1099511628211
-		}
-		h = (h ^ 0xff) * 1099511628211 // no UTF-8 text has this byte: a separator
-	}
-	add(key)
-	add(clientID)
-	h ^= h >> 30
-	h *= 0xbf58476d1ce4e5b9
-	h ^= h >> 27
-	h *= 0x94d049bb133111eb
-	return h ^ h>>31
-}
-
 func rollDice() (d store.Dice) {
 	for i := range d {
 		d[i] = rand.Uint32() >> 1
 	}
 	return d
-}
-
-// affinityKey calls the host's callback and contains its panics.
-func (p *Pinboard) affinityKey(r *http.Request, c Client) (key string, ok bool) {
-	defer func() {
-		if fault := recover(); fault != nil {
-			p.log.Error("Affinity.Key panicked; placing without a preference", zap.Any("panic", fault), zap.Stack("stack"))
-			key, ok = "", false
-		}
-	}()
-	return p.opts.Affinity.Key(r, c)
 }
