@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
+	"reflect"
 	"strings"
 	"time"
 
@@ -242,6 +243,14 @@ func (o *Options) validate() error {
 	if o.Passport == nil {
 		fault("Passport is required")
 	}
+	for _, given := range []struct {
+		name  string
+		value any
+	}{{"Passport", o.Passport}, {"Redis", o.Redis}, {"TracerProvider", o.TracerProvider}, {"Metrics", o.Metrics}} {
+		if isNilPointer(given.value) {
+			fault("%s is a nil %T: was an error overlooked where it was made?", given.name, given.value)
+		}
+	}
 	switch {
 	case o.Redis == nil && o.Store == nil:
 		fault("Redis or Store is required")
@@ -289,6 +298,12 @@ func (o *Options) validate() error {
 	}
 	o.Limits.check(fault)
 	return errors.Join(faults...)
+}
+
+// isNilPointer reports whether an interface, which is not nil, holds a pointer that is.
+func isNilPointer(value any) bool {
+	v := reflect.ValueOf(value)
+	return v.Kind() == reflect.Pointer && v.IsNil()
 }
 
 // open returns the directory that the options name.

@@ -8,7 +8,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
@@ -42,10 +45,17 @@ func TestZeroOptionsMeanTheirDefaults(t *testing.T) {
 	require.NoError(t, p.Close())
 }
 
+// noRedis stands for a client of a host's own type.
+type noRedis struct{ rueidis.Client }
+
 func TestAWrongOptionIsAnErrorThatNamesIt(t *testing.T) {
 	t.Parallel()
 	for field, changes := range map[string][]func(*Options){
-		"Passport": {func(o *Options) { o.Passport = nil }},
+		"Passport":                              {func(o *Options) { o.Passport = nil }},
+		"Passport is a nil *passport.Standard":  {func(o *Options) { o.Passport = (*passport.Standard)(nil) }},
+		"Redis is a nil *pinboard.noRedis":      {func(o *Options) { o.Store, o.Redis = nil, (*noRedis)(nil) }},
+		"TracerProvider is a nil *trace.":       {func(o *Options) { o.TracerProvider = (*sdktrace.TracerProvider)(nil) }},
+		"Metrics is a nil *prometheus.Registry": {func(o *Options) { o.Metrics = (*prometheus.Registry)(nil) }},
 		"Redis or Store": {
 			func(o *Options) { o.Store = nil },
 		},
