@@ -123,6 +123,7 @@ func TestTooManyLiveIDsAre400(t *testing.T) {
 	a := n.post("/registry/register", tokenWorker, w.registration(ids(2, 2)))
 	a.requireRefusal(t, http.StatusBadRequest, "instances")
 	require.Contains(t, a.text, "has 4 ids, must have at most 3")
+	require.Contains(t, n.said.String(), `"registration refused","client":"`+w.client+`"`)
 	require.Zero(t, w.probes.Load())
 	w.register(ids(2, 1))
 }

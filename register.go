@@ -32,9 +32,12 @@ func (g *registry) register(ctx context.Context, w http.ResponseWriter, c *regis
 	}
 	c.body = nil // it may be large, and what follows may take a while
 	if err := g.limiter.checkInstances(reg); err != nil {
-		return refuse(http.StatusBadRequest, err.Error()).limited(limitInstances)
+		err = refuse(http.StatusBadRequest, err.Error()).limited(limitInstances)
+		g.refused(c, reg, err)
+		return err
 	}
 	if err := claimsCover(c.who, reg.Namespaces, host); err != nil {
+		g.refused(c, reg, err)
 		return err
 	}
 	unlock, err := g.clients.lock(ctx, reg.ClientID)
@@ -159,7 +162,7 @@ func envsOf(reg *wire.Register) map[string]string {
 
 // errReservedHost is for who advertises the address that a server listens on,
 // such as 0.0.0.0, under claims that allow everything.
-var errReservedHost = refuse(http.StatusForbidden, "the advertise URL's host is an unspecified, link-local, multicast or metadata address: outside the credential's claims unless a rule there names it")
+var errReservedHost = refuse(http.StatusForbidden, "the advertise URL must have an address that pinboard can reach; its host is an unspecified, link-local, multicast or metadata address, outside the credential's claims unless a rule there names it")
 
 // claimsCover returns a 403 unless the claims cover the namespaces and the
 // advertise URL's host. It looks up no name.

@@ -98,6 +98,7 @@ func TestARegistrationOutsideTheClaimsIs403BeforeAnyDial(t *testing.T) {
 	t.Parallel()
 	n := serveRegNode(t, Options{})
 	w := n.worker()
+	logged := func() int { return strings.Count(n.said.String(), `"registration refused","client":"`+w.client+`"`) }
 	for _, c := range []struct {
 		token   string
 		changes fields
@@ -107,8 +108,11 @@ func TestARegistrationOutsideTheClaimsIs403BeforeAnyDial(t *testing.T) {
 		{tokenBare, fields{}, "/a"},
 		{tokenHost, fields{"advertiseUrl": "http://127.0.0.2:8000"}, "host"},
 		{tokenHost, fields{"advertiseUrl": "http://localhost:8000"}, "host"},
+		{tokenWorker, fields{"advertiseUrl": "http://0.0.0.0:8000"}, "the advertise URL must have an address that pinboard can reach"},
 	} {
+		before := logged()
 		n.post("/registry/register", c.token, w.registration(c.changes)).requireRefusal(t, http.StatusForbidden, c.has)
+		require.Equal(t, before+1, logged())
 	}
 	require.Zero(t, n.dials.Load())
 	require.Empty(t, n.store.called(), "the store is not asked either")
