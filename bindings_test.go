@@ -242,6 +242,36 @@ func TestTheRequestsHostPicksTheWorker(t *testing.T) {
 	require.Equal(t, sb.SessionID, row.SessionID)
 }
 
+// What somebody could read as the name of a binding does not go past it.
+func TestAHostThatIsNoneGoesToNoBinding(t *testing.T) {
+	t.Parallel()
+	f := newFront(t, h2c)
+	f.primeUnder(chat)
+	plain, bound := newFake(t, nil), newFake(t, nil)
+	f.register(plain, "plain")
+	f.register(bound, "bound", under(chat))
+	for _, host := range []string{
+		"chat.example:b", "chat.example:80:90", "chat.example:-1", "chat.example..", "chat..example", ".chat.example", "chat.example,",
+		"chat.example, p", "chat.example;", "chat.example=", "(chat.example)", "*.example", "!", ".", ":", ":80", "::1", "[::1", "::1]", "[]", "[::1]x", "[::1]:x",
+		strings.Repeat("a", 254),
+	} {
+		resp, _ := f.ask("GET /counters/alice HTTP/1.1\r\nHost: " + host + "\r\nConnection: close\r\n\r\n").whole("GET")
+		require.Equal(t, http.StatusBadRequest, resp.StatusCode, host)
+		resp, _ = f.ask("GET http://" + host + "/counters/alice HTTP/1.1\r\nHost: p\r\nConnection: close\r\n\r\n").whole("GET")
+		require.Equal(t, http.StatusBadRequest, resp.StatusCode, host)
+		h := f.frames()
+		h.open(true, ":method: GET", ":scheme: http", ":authority: "+host, ":path: /counters/alice")
+		require.NotEqual(t, "200", h.status(), host)
+	}
+	require.Empty(t, plain.seen())
+	require.Empty(t, bound.seen())
+	for i, host := range []string{"p:", "p:80", "a_b.example", "_dmarc.example.", "xn--bcher-kva.example", "127.0.0.1:8080", "[::1]", "[2001:DB8::1]:8080"} {
+		resp, _ := f.ask("GET /counters/alice HTTP/1.1\r\nHost: " + host + "\r\nConnection: close\r\n\r\n").whole("GET")
+		require.Equal(t, http.StatusOK, resp.StatusCode, host)
+		require.Equal(t, host, plain.seen()[i].header.Get("Host"), "it stays the client's")
+	}
+}
+
 // primeUnder has the quarantine of the test's namespace under a host name over.
 func (f *front) primeUnder(hostname string) {
 	f.t.Helper()

@@ -14,7 +14,6 @@ import (
 	"github.com/pinboard-go/pinboard/internal/hop"
 	"github.com/pinboard-go/pinboard/internal/quota"
 	"github.com/pinboard-go/pinboard/internal/upstream"
-	"github.com/pinboard-go/pinboard/internal/wire"
 	"github.com/pinboard-go/pinboard/passport"
 )
 
@@ -191,7 +190,8 @@ func (x *proxy) admit(c *call, v *visit) error {
 	if r.Method == http.MethodConnect {
 		return refuse(http.StatusNotImplemented, "CONNECT is not for an instance")
 	}
-	if err := wellFormed(r); err != nil {
+	host, err := wellFormed(r)
+	if err != nil {
 		return err
 	}
 	inst, err := v.instance()
@@ -211,9 +211,7 @@ func (x *proxy) admit(c *call, v *visit) error {
 		}
 		return x.p.notIdentified(err)
 	}
-	c.who = who
-	// What is no host name is bound nowhere.
-	c.host, _ = wire.ParseHostname(r.Host)
+	c.who, c.host = who, host
 	if v.reserved && isClusterCall(r.Header) {
 		claims, session, err := x.clusterCaller(r.Context(), r.Header)
 		if err != nil {
