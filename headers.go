@@ -223,7 +223,9 @@ func (p proxies) appendForwarded(b []byte, r *http.Request, from netip.Addr) []b
 		prior := r.Header[name]
 		switch {
 		case !trusted || len(prior) == 0:
-			b = appendField(b, name, value)
+			if value != "" { // the client may have named no host
+				b = appendField(b, name, value)
+			}
 		case name == headerForwardedFor:
 			b = appendField(b, name, strings.Join(prior, ", ")+", "+value)
 		default:

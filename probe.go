@@ -74,8 +74,9 @@ func (p *prober) get(ctx context.Context, b *backend, advertised, target string,
 	if !ok {
 		return nil, errUnreachable // registrations have none such
 	}
+	origin := upstream.ParseOrigin(advertised)
 	res, err := p.pool.Do(ctx, &upstream.Request{
-		Origin: upstream.ParseOrigin(advertised), Method: http.MethodGet, Target: target, Fields: fields,
+		Origin: origin, Host: origin.Host, Method: http.MethodGet, Target: target, Fields: fields,
 		Within: b.within, Allowed: b.reached,
 	})
 	if err != nil {

@@ -36,6 +36,7 @@ func TestAProbeIsOneGetWithTheSecretAndTheEscapedChallenge(t *testing.T) {
 	require.Equal(t, http.MethodGet, r.Method)
 	require.Equal(t, "/base%2Fx/y/_pinned/challenge?challenge=a+b%26challenge%3Dc%23%C3%BC%25%2F", r.RequestURI)
 	require.Equal(t, "a b&challenge=c#ü%/", r.URL.Query().Get("challenge"))
+	require.Equal(t, strings.TrimPrefix(server.URL, "http://"), r.Host)
 	require.Equal(t, []string{w.secret}, r.Header.Values("Pinboard-Proxy-Secret"))
 	require.Empty(t, r.Header.Values("Accept-Encoding"))
 	require.True(t, r.Close, "the connection is not kept")

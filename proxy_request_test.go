@@ -83,6 +83,30 @@ func TestNothingIsAddedToARequestButWhatTheProtocolSays(t *testing.T) {
 	require.Equal(t, "p", h.header.Get("X-Forwarded-Host"))
 }
 
+// The worker's own address is nobody's to know: an application redirects to what it
+// takes for its host.
+func TestARequestWithoutAHostNamesNone(t *testing.T) {
+	t.Parallel()
+	f := newFront(t, h2c)
+	w := newFake(t, nil)
+	f.register(w, "a")
+	for _, raw := range []string{
+		"GET /counters/alice HTTP/1.0\r\n\r\n",
+		"GET /counters/alice HTTP/1.1\r\nHost:\r\nConnection: close\r\n\r\n",
+	} {
+		resp, _ := f.ask(raw).whole("GET")
+		require.Equal(t, http.StatusOK, resp.StatusCode, raw)
+	}
+	require.Equal(t, "200", f.frames().send("", ":method: GET", ":scheme: http", ":path: /counters/alice").status)
+	hits := w.seen()
+	require.Len(t, hits, 3)
+	for _, h := range hits {
+		require.Equal(t, []string{""}, h.header["Host"])
+		require.NotContains(t, h.header, headerForwardedHost)
+		require.NotContains(t, h.head, w.addr)
+	}
+}
+
 func TestPathAndQueryReachTheWorkerByteForByte(t *testing.T) { // C03, C05
 	t.Parallel()
 	// What the host makes of the query is its own business.

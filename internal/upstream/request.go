@@ -1,7 +1,6 @@
 package upstream
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -63,7 +62,7 @@ type Request struct {
 	Method string
 	// Target is the raw path and query, below the Origin's base.
 	Target string
-	// Host is the Host header. Default: the Origin's.
+	// Host is the Host header, which may be empty.
 	Host string
 	// Fields are the header lines, made by AppendField, but for those that
 	// frame the message: these are made from what follows.
@@ -169,7 +168,7 @@ func (r *Request) appendHead(b []byte, last bool) []byte {
 	b = append(b, r.Origin.Base...)
 	b = append(b, r.Target...)
 	b = append(b, " HTTP/1.1\r\nHost: "...)
-	b = append(b, cmp.Or(r.Host, r.Origin.Host)...)
+	b = append(b, r.Host...)
 	b = append(b, '\r', '\n')
 	switch {
 	case len(r.Content) > 0:

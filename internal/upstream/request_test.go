@@ -40,7 +40,7 @@ func TestARequestIsWrittenAsItIs(t *testing.T) {
 		want   string
 	}{
 		{"GET", nil, "GET /base/a%2Fb?c=%zz HTTP/1.1\r\nHost: p\r\n%s\r\n"},
-		{"GET", func(r *Request) { r.Host = "" }, "GET /base/a%2Fb?c=%zz HTTP/1.1\r\nHost: w:1\r\n%s\r\n"},
+		{"GET", func(r *Request) { r.Host = "" }, "GET /base/a%2Fb?c=%zz HTTP/1.1\r\nHost: \r\n%s\r\n"},
 		{"DELETE", nil, "DELETE /base/a%2Fb?c=%zz HTTP/1.1\r\nHost: p\r\n%s\r\n"},
 		{"POST", nil, "POST /base/a%2Fb?c=%zz HTTP/1.1\r\nHost: p\r\nContent-Length: 0\r\n%s\r\n"},
 		{"PUT", func(r *Request) { body(r); r.Length = 4 }, "PUT /base/a%2Fb?c=%zz HTTP/1.1\r\nHost: p\r\nContent-Length: 4\r\n%s\r\n"},
