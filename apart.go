@@ -26,7 +26,8 @@ type detached struct {
 	start func() // has it go on
 
 	// What is given back in the end.
-	share, counted *quota.Share // of the client's site, and of the instance
+	share   *quota.Share // of the client's site
+	counted counted
 	// name is for the log, spans are what is traced.
 	name  instance
 	spans spans
@@ -51,8 +52,8 @@ func (d *detached) outlive(e *exchange, a *attempt) {
 }
 
 // begin has the stream go on, and count for a site and an instance.
-func (d *detached) begin(share, counted *quota.Share) {
-	d.share, d.counted = share, counted
+func (d *detached) begin(share *quota.Share, of counted) {
+	d.share, d.counted = share, of
 	d.x.p.background.stay()
 	d.x.p.counters.proxying.add(d.kind, 1)
 	d.start()

@@ -27,7 +27,7 @@ func (e *exchange) hold(out *outcome) (next route, again bool) {
 	proxying.add(e.kind, -1)
 	defer proxying.add(e.kind, 1)
 	if e.held == nil {
-		if e.held = e.x.p.holds.join(e.call.ask); e.held == nil {
+		if e.held = e.x.p.holds.join(e.call.ask, e.call.from); e.held == nil {
 			e.x.p.counters.limits.add(limitHeld, 1)
 			return route{}, false // too many wait already
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"net/netip"
 	"slices"
 	"sync"
 	"time"
@@ -39,6 +40,7 @@ type holds struct {
 
 	mu    sync.Mutex
 	total int
+	sites map[netip.Prefix]int // how many of them are whose; without nobody's
 	ids   map[heldName]*heldID
 }
 
@@ -69,6 +71,7 @@ type heldID struct {
 type held struct {
 	holds *holds
 	ask   ask
+	site  netip.Prefix // the client's address
 	of    *heldID
 	turn  chan turn // gets one for each wait
 	over  chan struct{}
@@ -88,7 +91,7 @@ type turn struct {
 func newHolds(p *placer, opts *Options, c *counters) *holds {
 	return &holds{
 		placer: p, limit: opts.PlacementHold, max: opts.MaxHeld, maxPerID: opts.MaxHeldPerID, counters: c,
-		stopping: make(chan struct{}), ids: map[heldName]*heldID{},
+		stopping: make(chan struct{}), sites: map[netip.Prefix]int{}, ids: map[heldName]*heldID{},
 	}
 }
 
@@ -99,8 +102,9 @@ func (h *holds) stop() {
 	close(h.stopping)
 }
 
-// join returns a place for a request, which must leave it; nil if there is none.
-func (h *holds) join(a ask) *held {
+// join returns a place for a request of that address, which must leave it; nil if
+// there is none: one address has half of the places at most.
+func (h *holds) join(a ask, site netip.Prefix) *held {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	select {
@@ -109,7 +113,7 @@ func (h *holds) join(a ask) *held {
 	default:
 	}
 	id := h.ids[a.heldName()]
-	if h.total >= h.max || id != nil && id.members >= h.maxPerID {
+	if h.total >= h.max || h.sites[site] >= max(1, h.max/2) || id != nil && id.members >= h.maxPerID {
 		return nil
 	}
 	if id == nil {
@@ -120,10 +124,13 @@ func (h *holds) join(a ask) *held {
 		go h.watch(ctx, id)
 	}
 	h.total++
+	if site.IsValid() {
+		h.sites[site]++
+	}
 	id.members++
 	h.counters.held.Add(1)
 	h.counters.holds.Add(1)
-	w := &held{holds: h, ask: a, of: id, turn: make(chan turn, 1), over: make(chan struct{})}
+	w := &held{holds: h, ask: a, site: site, of: id, turn: make(chan turn, 1), over: make(chan struct{})}
 	w.timer = time.AfterFunc(h.limit, w.expire)
 	return w
 }
@@ -190,6 +197,9 @@ func (w *held) leave(served route) {
 		id.waiting = slices.DeleteFunc(id.waiting, func(other *held) bool { return other == w })
 	}
 	h.total--
+	if h.sites[w.site]--; h.sites[w.site] <= 0 {
+		delete(h.sites, w.site)
+	}
 	h.counters.held.Add(-1)
 	id.members--
 	last := id.members == 0

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/netip"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pinboard-go/pinboard/internal/quota"
 	"github.com/pinboard-go/pinboard/internal/store"
 	"github.com/pinboard-go/pinboard/internal/wire"
 )
@@ -46,6 +48,30 @@ func TestPastItsBoundsARequestIsAnsweredAtOnce(t *testing.T) {
 		for _, r := range again {
 			r.requireStatus(t, http.StatusServiceUnavailable)
 			require.Contains(t, r.body, "refused: closing")
+		}
+	})
+}
+
+func TestAnAddressHasHalfOfThePlacesOfThoseWhoWait(t *testing.T) {
+	t.Parallel()
+	bounds := func(o *Options) {
+		o.MaxHeld, o.MaxHeldPerID = 4, 4
+	}
+	inHoldBubble(t, bounds, func(t *testing.T, b *holdBubble) {
+		b.worker("old", nil, draining)
+		from := func(addr string) *held {
+			return b.pb.holds.join(ask{instance: instance{counters_, "alice"}}, quota.Site(netip.MustParseAddr(addr)))
+		}
+		for range 3 { // and gives them back
+			places := []*held{from("192.0.2.1"), from("192.0.2.1")}
+			require.Nil(t, from("192.0.2.1"))
+			places = append(places, from("192.0.2.2"), b.pb.holds.join(ask{instance: instance{counters_, "bob"}}, netip.Prefix{}))
+			require.NotContains(t, places, (*held)(nil))
+			require.Nil(t, from("192.0.2.3"))
+			for _, w := range places {
+				w.leave(route{})
+			}
+			require.Empty(t, b.pb.holds.sites)
 		}
 	})
 }

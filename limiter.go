@@ -38,6 +38,10 @@ var (
 		status: http.StatusTooManyRequests, retryAfter: time.Second, limit: limitAddress,
 		message: "your address has as many requests open as it may have",
 	}
+	errBusyIDAddress = &refusal{
+		status: http.StatusTooManyRequests, retryAfter: time.Second, limit: limitID,
+		message: "your address has as many requests open to the instance as it may have",
+	}
 	errBusyRegistry = notNow("too many workers are registering", 2*time.Second).limited(limitRegistrations)
 	errBusyBodies   = notNow("too many workers are registering", 2*time.Second).limited(limitRegistryBytes)
 )
@@ -48,6 +52,8 @@ type limiter struct {
 
 	requests      *quota.Quota[netip.Prefix] // of the data plane, by client address
 	ids           *quota.Quota[instance]
+	sitesOfIDs    *quota.Quota[siteOfID] // what of ids is counted by client address, too
+	few           int                    // how many requests of an id are not
 	registrations *quota.Quota[credential]
 	probes        *quota.Quota[credential]
 	bodies        *semaphore.Weighted // bytes of bodies of workers' calls
@@ -71,12 +77,27 @@ func credentialOf(who *passport.Identity) credential {
 	return credential{who.Provider, who.Subject}
 }
 
+// siteOfID is what one client address has of an id.
+type siteOfID struct {
+	id   *quota.Share
+	site netip.Prefix
+}
+
+// few is how many requests of an id are not counted by client address, where it may
+// have more than four times as many. An address gets half of what the id may have, or
+// up to so many less.
+const few = 64
+
 func newLimiter(l Limits) *limiter {
+	half := max(1, l.RequestsPerID/2)
+	few := min(few, half/2)
 	return &limiter{
 		limits:        l,
 		reached:       new(tally[limitName]),
 		requests:      quota.New[netip.Prefix](l.Requests, l.RequestsPerAddress),
 		ids:           quota.New[instance](l.Requests, l.RequestsPerID),
+		sitesOfIDs:    quota.New[siteOfID](l.Requests, half-few),
+		few:           few,
 		registrations: quota.New[credential](l.Registrations, l.RegistrationsPerKey),
 		probes:        quota.New[credential](l.Probes, l.ProbesPerKey),
 		bodies:        semaphore.NewWeighted(l.RegistryBytes),
@@ -136,17 +157,36 @@ func (l *limiter) enter(site netip.Prefix) (*quota.Share, error) {
 
 func (l *limiter) leave(share *quota.Share) { l.requests.Give(share) }
 
-// enterID counts a request that was let in by its instance, whose namespace names
-// the binding, until leaveID.
-func (l *limiter) enterID(name instance) (*quota.Share, error) {
-	share, err := l.ids.Take(name)
-	if err != nil {
-		return nil, errBusyID
-	}
-	return share, nil
+// counted is what a request counts for besides its client's address.
+type counted struct {
+	id     *quota.Share
+	siteOf *quota.Share // nil if it is among the few
 }
 
-func (l *limiter) leaveID(share *quota.Share) { l.ids.Give(share) }
+// enterID counts a request that was let in by its instance, whose namespace names
+// the binding, until leaveID. One address must not have all that the instance may
+// have, whoever else asks for it.
+func (l *limiter) enterID(name instance, site netip.Prefix) (c counted, err error) {
+	if c.id, err = l.ids.Take(name); err != nil {
+		return counted{}, errBusyID
+	}
+	// The few are no more at any time: the last of them has seen all others.
+	if !site.IsValid() || c.id.Use() <= l.few {
+		return c, nil
+	}
+	if c.siteOf, err = l.sitesOfIDs.Take(siteOfID{c.id, site}); err != nil {
+		l.ids.Give(c.id)
+		return counted{}, errBusyIDAddress
+	}
+	return c, nil
+}
+
+func (l *limiter) leaveID(c counted) {
+	if c.siteOf != nil {
+		l.sitesOfIDs.Give(c.siteOf)
+	}
+	l.ids.Give(c.id)
+}
 
 // keep returns how much of a body may be kept for a second worker, until free:
 // nothing if too much is kept already.

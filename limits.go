@@ -50,7 +50,8 @@ type Limits struct {
 	// TrustedProxies all clients have one address. Default half of Requests.
 	RequestsPerAddress int
 	// RequestsPerID is how many of them one instance may have; others are a
-	// 503. Default half of Requests.
+	// 503. One client address, or one /64 of IPv6, has half of that at most; more
+	// are a 429. Default half of Requests.
 	RequestsPerID int
 	// PlacementsPerAddress is how many new ids one client address, or one /64 of
 	// IPv6, may have placed in a minute; others are a 429, ids that have an

@@ -2,6 +2,7 @@ package pinboard
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"net/netip"
 	"strconv"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pinboard-go/pinboard/internal/quota"
 	"github.com/pinboard-go/pinboard/internal/store"
 )
 
@@ -182,14 +184,17 @@ func TestRequestsOfAnInstanceAreBoundWhateverHostTheyAsk(t *testing.T) {
 	t.Parallel()
 	f := newFront(t, func(s *setup) {
 		s.opts.Limits = Limits{RequestsPerID: 2}
+		s.opts.TrustedProxies = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
 		s.namespaces = []string{store.Bind("bound.example", counters_)}
 	})
 	w := newFake(t, func(h *hit) { h.gone() })
 	f.register(w, "a")
 	other := newFake(t, nil)
 	f.register(other, "b", func(r *store.Registration) { r.Hostname = "bound.example" })
+	n := 0
 	ask := func(host string) *client {
-		return f.ask("GET /counters/alice HTTP/1.1\r\nConnection: close\r\nHost: " + host + "\r\n\r\n")
+		n++ // one address has half
+		return f.ask(fmt.Sprintf("GET /counters/alice HTTP/1.1\r\nConnection: close\r\nHost: %s\r\nX-Forwarded-For: 192.0.2.%d\r\n\r\n", host, n))
 	}
 	for i := range 2 {
 		ask("host-" + strconv.Itoa(i) + ".example")
@@ -204,6 +209,92 @@ func TestRequestsOfAnInstanceAreBoundWhateverHostTheyAsk(t *testing.T) {
 	resp, _ = ask("bound.example").whole("GET")
 	require.Equal(t, http.StatusOK, resp.StatusCode)
 	require.Len(t, other.seen(), 1)
+}
+
+// An instance is there for others, too, whatever one of its clients opens.
+func TestAnAddressHasHalfOfAnInstancesRequests(t *testing.T) {
+	t.Parallel()
+	for most, half := range map[int]int{1: 1, 2: 1, 3: 1, 8: 4, 1000: 500} {
+		l := newLimiter(Limits{Requests: 10_000, RequestsPerID: most})
+		site := func(i int) netip.Prefix { return quota.Site(netip.AddrFrom4([4]byte{192, 0, 2, byte(i)})) }
+		name := instance{"/counters", "alice"}
+		fill := func(site netip.Prefix) (all []counted, err error) {
+			for range most {
+				var c counted
+				if c, err = l.enterID(name, site); err != nil {
+					break
+				}
+				all = append(all, c)
+			}
+			return all, err
+		}
+		for range 3 { // all is given back
+			mine, err := fill(site(1))
+			require.Len(t, mine, half)
+			if most > 1 {
+				require.Equal(t, errBusyIDAddress, err)
+			}
+			other, err := l.enterID(instance{"/counters", "bob"}, site(1))
+			require.NoError(t, err, "of another instance")
+			var theirs []counted
+			for i := range 3 { // those that come late have less, by the few
+				more, _ := fill(site(2 + i))
+				theirs = append(theirs, more...)
+			}
+			require.Len(t, theirs, most-half)
+			_, err = l.enterID(name, site(9))
+			require.Equal(t, errBusyID, err)
+			for _, c := range append(append(mine, theirs...), other) {
+				l.leaveID(c)
+			}
+			// Nobody's, as of a trusted proxy's own, are not parted.
+			all, err := fill(netip.Prefix{})
+			require.NoError(t, err)
+			for _, c := range all {
+				l.leaveID(c)
+			}
+			total, keys := l.ids.Use()
+			require.Zero(t, total+keys)
+			total, keys = l.sitesOfIDs.Use()
+			require.Zero(t, total+keys)
+		}
+	}
+}
+
+func TestAnAddressThatHasItsHalfOfAnInstanceIsToldSo(t *testing.T) {
+	t.Parallel()
+	bothWays(t, func(t *testing.T, way func(*setup)) {
+		f := newFront(t, way, func(s *setup) {
+			s.opts.Limits = Limits{RequestsPerID: 4}
+			s.opts.TrustedProxies = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
+		})
+		f.register(newFake(t, func(h *hit) {
+			h.send(eventsHead + "8\r\ndata: x\n\r\n")
+			h.gone()
+		}), "a")
+		ask := func(from string) (*client, int) {
+			c := f.ask("GET /counters/alice HTTP/1.1\r\nHost: p\r\nX-Forwarded-For: " + from + "\r\n\r\n")
+			return c, c.answer("GET").StatusCode
+		}
+		var open []*client
+		for range 2 {
+			c, status := ask("192.0.2.1")
+			require.Equal(t, http.StatusOK, status)
+			open = append(open, c)
+		}
+		_, status := ask("192.0.2.1")
+		require.Equal(t, http.StatusTooManyRequests, status)
+		c, status := ask("192.0.2.2")
+		require.Equal(t, http.StatusOK, status)
+		for _, c := range append(open, c) {
+			require.NoError(t, c.Close())
+		}
+		f.quiet()
+		require.Eventually(t, func() bool {
+			total, keys := f.pb.limiter.sitesOfIDs.Use()
+			return total == 0 && keys == 0
+		}, patience, time.Millisecond)
+	})
 }
 
 // A body that is longer than all bodies together may be is too long, which no

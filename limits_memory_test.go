@@ -24,7 +24,7 @@ func heap() int64 {
 func TestTheMemoryOfManyConnectionsComesBack(t *testing.T) {
 	const each = 300
 	f := newFront(t, func(s *setup) {
-		s.opts.Limits = Limits{Requests: 2 * each, RequestsPerAddress: 3 * each, RequestsPerID: each}
+		s.opts.Limits = Limits{Requests: 2 * each, RequestsPerAddress: 3 * each, RequestsPerID: 2 * each}
 	})
 	w := newFake(t, func(h *hit) {
 		switch {

@@ -81,7 +81,8 @@ type Options struct {
 	// beyond that was sent. Where the host's server has a WriteTimeout, it has
 	// to leave room for this. At most 1 min, default 0: no request waits.
 	PlacementHold time.Duration
-	// MaxHeld is how many requests may wait at once on this node, each with up
+	// MaxHeld is how many requests may wait at once on this node, half of them of one
+	// client address, each with up
 	// to ReplayBuffer bytes of its body; the others get their 503 at once. At
 	// most 100,000, default 1,000.
 	MaxHeld int

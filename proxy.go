@@ -41,8 +41,9 @@ type call struct {
 	// claims are for the attestation; the audience is still missing.
 	claims  attest.Claims
 	account attest.Account // of the claims, if they have one
-	// counted is the share of the instance that the request counts for.
-	counted *quota.Share
+	// counted is what the request counts for of the instance.
+	counted counted
+	from    netip.Prefix // the client's address, for which it counts
 	// who carried a credential that must not reach a worker; nil for nobody.
 	who *passport.Identity
 }
@@ -92,11 +93,12 @@ func (x *proxy) serve(w http.ResponseWriter, r *http.Request, t target) (apart *
 // serve for the sake of the defers, which are slow where there are many.
 func (x *proxy) entered(e *exchange, v *visit, share *quota.Share) (apart *detached) {
 	c := &e.call
+	c.from = v.site
 	e.trail = x.p.traces.enter()
 	err := x.admit(c, v)
 	e.seen.asked(c.instance)
 	if err == nil {
-		if c.counted, err = x.enterID(e.r.Context(), &c.ask); err == nil {
+		if c.counted, err = x.enterID(e.r.Context(), &c.ask, v.site); err == nil {
 			defer func() {
 				if apart == nil {
 					x.p.limiter.leaveID(c.counted)
@@ -146,12 +148,12 @@ func (x *proxy) enter(w http.ResponseWriter, v *visit) (share *quota.Share, err 
 
 // enterID counts a request by its instance: by the binding, for clients choose
 // what host name they ask.
-func (x *proxy) enterID(ctx context.Context, a *ask) (share *quota.Share, err error) {
-	share, err = x.p.limiter.enterID(x.p.placer.pick(*a).instance)
+func (x *proxy) enterID(ctx context.Context, a *ask, site netip.Prefix) (c counted, err error) {
+	c, err = x.p.limiter.enterID(x.p.placer.pick(*a).instance, site)
 	if err != nil && x.p.placer.learn(ctx, *a) {
-		share, err = x.p.limiter.enterID(x.p.placer.pick(*a).instance)
+		c, err = x.p.limiter.enterID(x.p.placer.pick(*a).instance, site)
 	}
-	return share, err
+	return c, err
 }
 
 // refuse answers in place of a worker, and lets a page that the namespace trusts

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 )
 
 // Why a Quota gives nothing.
@@ -29,7 +30,12 @@ type Quota[K comparable] struct {
 }
 
 // Share is what one key has of a Quota. It is its Quota's.
-type Share struct{ n int }
+type Share struct {
+	n atomic.Int64 // changed under the Quota's lock
+}
+
+// Use returns how much the key has in use.
+func (s *Share) Use() int { return int(s.n.Load()) }
 
 // spares is how many shares are kept that nobody uses, at least, before all such are
 // forgotten. There may be as many as are in use besides.
@@ -50,7 +56,7 @@ func (q *Quota[K]) Take(key K) (*Share, error) {
 	var nobody K
 	if key != nobody {
 		s = q.of[key]
-		if q.each <= 0 || s != nil && s.n >= q.each {
+		if q.each <= 0 || s != nil && s.Use() >= q.each {
 			return nil, ErrShare
 		}
 	}
@@ -60,7 +66,7 @@ func (q *Quota[K]) Take(key K) (*Share, error) {
 	if s == nil {
 		s = q.join(key)
 	}
-	if s.n++; s.n == 1 && s != &q.nobody {
+	if s.n.Add(1) == 1 && s != &q.nobody {
 		q.used++
 	}
 	q.total++
@@ -70,7 +76,7 @@ func (q *Quota[K]) Take(key K) (*Share, error) {
 // join makes a place for a key; the caller holds the lock.
 func (q *Quota[K]) join(key K) *Share {
 	if len(q.of) >= 2*q.used+spares {
-		maps.DeleteFunc(q.of, func(_ K, s *Share) bool { return s.n == 0 })
+		maps.DeleteFunc(q.of, func(_ K, s *Share) bool { return s.Use() == 0 })
 	}
 	s := &Share{}
 	q.of[key] = s
@@ -82,7 +88,7 @@ func (q *Quota[K]) Give(s *Share) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.total--
-	if s.n--; s.n == 0 && s != &q.nobody {
+	if s.n.Add(-1) == 0 && s != &q.nobody {
 		q.used--
 	}
 }
