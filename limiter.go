@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -57,9 +58,11 @@ type limiter struct {
 	registrations *quota.Quota[credential]
 	probes        *quota.Quota[credential]
 	bodies        *semaphore.Weighted // bytes of bodies of workers' calls
-	replay        atomic.Int64        // bytes that replay buffers may hold
-	reached       *tally[limitName]   // what was reached without a refusal
-	told          atomic.Int64        // when the log last told of requests too many, in Unix ns
+	bodiesMu      sync.Mutex
+	bodiesOf      map[credential]*bodiesOf // of those who have, or wait for, some of them
+	replay        atomic.Int64             // bytes that replay buffers may hold
+	reached       *tally[limitName]        // what was reached without a refusal
+	told          atomic.Int64             // when the log last told of requests too many, in Unix ns
 }
 
 // tell has the log say, once in a while, that requests are turned away.
@@ -101,6 +104,7 @@ func newLimiter(l Limits) *limiter {
 		registrations: quota.New[credential](l.Registrations, l.RegistrationsPerKey),
 		probes:        quota.New[credential](l.Probes, l.ProbesPerKey),
 		bodies:        semaphore.NewWeighted(l.RegistryBytes),
+		bodiesOf:      map[credential]*bodiesOf{},
 	}
 }
 
@@ -241,10 +245,38 @@ func (l *limiter) probe(who *passport.Identity) (done func(), ok bool) {
 	return func() { l.probes.Give(share) }, true
 }
 
+// bodiesOf is what one credential may have of the bodies.
+type bodiesOf struct {
+	*semaphore.Weighted
+	calls int // that have or want some, guarded by bodiesMu
+}
+
+// bodiesFor returns what bounds the bodies of one credential: half of all, but no less
+// than the longest one. The call must leave it.
+func (l *limiter) bodiesFor(key credential) *bodiesOf {
+	l.bodiesMu.Lock()
+	defer l.bodiesMu.Unlock()
+	of := l.bodiesOf[key]
+	if of == nil {
+		of = &bodiesOf{Weighted: semaphore.NewWeighted(max(l.limits.RegistryBytes/2, maxWorkerBody))}
+		l.bodiesOf[key] = of
+	}
+	of.calls++
+	return of
+}
+
+func (l *limiter) leaveBodies(key credential, of *bodiesOf) {
+	l.bodiesMu.Lock()
+	defer l.bodiesMu.Unlock()
+	if of.calls--; of.calls == 0 {
+		delete(l.bodiesOf, key)
+	}
+}
+
 // body waits until the body of a worker's call may be read: length is what the
 // call says, below 0 if it does not, and most what it may be; one that is longer
 // is not read.
-func (l *limiter) body(ctx context.Context, length, most int64) (done func(), err error) {
+func (l *limiter) body(ctx context.Context, who *passport.Identity, length, most int64) (done func(), err error) {
 	if length < 0 {
 		length = most
 	}
@@ -253,10 +285,22 @@ func (l *limiter) body(ctx context.Context, length, most int64) (done func(), er
 	}
 	ctx, cancel := context.WithTimeout(ctx, slotPatience)
 	defer cancel()
-	if l.bodies.Acquire(ctx, length) != nil {
+	key := credentialOf(who)
+	own := l.bodiesFor(key)
+	if own.Acquire(ctx, length) != nil {
+		l.leaveBodies(key, own)
 		return nil, errBusyBodies
 	}
-	return func() { l.bodies.Release(length) }, nil
+	if l.bodies.Acquire(ctx, length) != nil {
+		own.Release(length)
+		l.leaveBodies(key, own)
+		return nil, errBusyBodies
+	}
+	return func() {
+		l.bodies.Release(length)
+		own.Release(length)
+		l.leaveBodies(key, own)
+	}, nil
 }
 
 // checkInstances returns an error for a worker with too many live ids.

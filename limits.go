@@ -102,7 +102,8 @@ type Limits struct {
 	ProbesPerKey int
 	// RegistryBytes bounds the bodies of workers' calls together, by what they
 	// say is their length, but for those of up to 64 KiB; others are a 503 after
-	// a second. From 32 MiB to 1 TiB, default 128 MiB.
+	// a second. One credential has half of that at most, or 32 MiB if that is more.
+	// From 32 MiB to 1 TiB, default 128 MiB.
 	RegistryBytes int64
 	// Instances is how many live ids a worker may register with; more are a
 	// 400. At most 10 million, default 250,000.

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/pinboard-go/pinboard/passport"
 )
 
 // silentWorkers is a dialer to workers that accept and stay silent.
@@ -110,6 +112,35 @@ func TestBodiesOfWorkersCallsAreBoundTogether(t *testing.T) {
 		w.register(fields{"more": strings.Repeat("x", smallBody)})
 		require.True(t, n.pb.limiter.bodies.TryAcquire(maxWorkerBody), "all was given back")
 		time.Sleep(time.Second) // the server closes in its own time
+	})
+}
+
+// Some bytes that never come must not keep the workers of others out.
+func TestOneCredentialLeavesHalfOfTheBodiesToOthers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		all := Limits{RegistryBytes: 4 * maxWorkerBody}
+		all.fill(nil)
+		l := newLimiter(all)
+		greedy, other := &passport.Identity{Provider: "p", Subject: "greedy"}, &passport.Identity{Provider: "p", Subject: "other"}
+		for range 2 { // all is given back
+			var ends []func()
+			for _, who := range []*passport.Identity{greedy, greedy, other, other} {
+				if len(ends) == 2 {
+					_, err := l.body(t.Context(), greedy, smallBody+1, maxWorkerBody)
+					require.Equal(t, errBusyBodies, err)
+				}
+				done, err := l.body(t.Context(), who, -1, maxWorkerBody)
+				require.NoError(t, err)
+				ends = append(ends, done)
+			}
+			_, err := l.body(t.Context(), &passport.Identity{Provider: "p", Subject: "third"}, smallBody+1, maxWorkerBody)
+			require.Equal(t, errBusyBodies, err)
+			for _, done := range ends {
+				done()
+			}
+			require.Empty(t, l.bodiesOf)
+		}
 	})
 }
 

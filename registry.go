@@ -170,7 +170,7 @@ func (g *registry) turn(r *http.Request, t target, e endpoint, who *passport.Ide
 			return nil, err
 		}
 	}
-	read, err := g.limiter.body(r.Context(), r.ContentLength, e.limit)
+	read, err := g.limiter.body(r.Context(), who, r.ContentLength, e.limit)
 	if err != nil {
 		registered()
 		return nil, err
