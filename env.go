@@ -43,7 +43,13 @@ type Environment struct {
 	MetricsAddr string
 	// AccessLog writes the access log to standard output.
 	AccessLog bool
+	// ShutdownDelay is how long a server that is told to stop goes on serving the
+	// connections that there are, and tells clients that they end, before it ends them.
+	ShutdownDelay time.Duration
 }
+
+// maxShutdownDelay leaves some of the 20 s of a shutdown for the requests that are left.
+const maxShutdownDelay = 15 * time.Second
 
 // ReadEnvironment reads the variables of the standalone server with lookup,
 // usually os.LookupEnv:
@@ -66,6 +72,7 @@ type Environment struct {
 //	PINBOARD_METRICS_ADDR             host:port or :port, default none
 //	PINBOARD_ACCESS_LOG               true or false, default false
 //	PINBOARD_ACCESS_LOG_SAMPLE        default 1: each request
+//	PINBOARD_SHUTDOWN_DELAY_MS        default 1000
 //
 // and one for each of Limits, and for the connections of Environment, with their
 // defaults: docs/operating.md and docs/monitoring.md list them.
@@ -104,6 +111,8 @@ func ReadEnvironment(lookup func(string) (string, bool)) (Environment, error) {
 	env.MetricsAddr = r.address("PINBOARD_METRICS_ADDR")
 	env.AccessLog = r.flag("PINBOARD_ACCESS_LOG")
 	env.Options.AccessLogSample = int(r.number("PINBOARD_ACCESS_LOG_SAMPLE", 1, 1, maxSample))
+	delay := r.number("PINBOARD_SHUTDOWN_DELAY_MS", 1000, 0, float64(maxShutdownDelay.Milliseconds()))
+	env.ShutdownDelay = time.Duration(delay) * time.Millisecond
 	if env.H2C && env.CertFile != "" {
 		r.fault("PINBOARD_H2C", "is HTTP/2 without TLS, and PINBOARD_TLS_CERT asks for TLS, which has HTTP/2 anyway")
 	}

@@ -46,6 +46,7 @@ func TestEnvironmentDefaults(t *testing.T) {
 	require.Empty(t, env.MetricsAddr)
 	require.False(t, env.AccessLog)
 	require.Equal(t, 1, env.Options.AccessLogSample)
+	require.Equal(t, time.Second, env.ShutdownDelay)
 	require.NotNil(t, env.Options.Store)
 	require.Nil(t, env.Redis)
 	pb, err := New(env.Options)
@@ -64,6 +65,7 @@ func TestEnvironmentValues(t *testing.T) {
 		"PINBOARD_METRICS_ADDR":            "[::1]:9090",
 		"PINBOARD_ACCESS_LOG":              "true",
 		"PINBOARD_ACCESS_LOG_SAMPLE":       "100",
+		"PINBOARD_SHUTDOWN_DELAY_MS":       "0",
 		"PINBOARD_MAX_HELD":                "20",
 		"PINBOARD_MAX_HELD_PER_ID":         "10",
 		"PINBOARD_REPLAY_BUFFER":           "1000",
@@ -81,6 +83,7 @@ func TestEnvironmentValues(t *testing.T) {
 	require.Equal(t, "[::1]:9090", env.MetricsAddr)
 	require.True(t, env.AccessLog)
 	require.Equal(t, 100, env.Options.AccessLogSample)
+	require.Zero(t, env.ShutdownDelay)
 	require.Equal(t, 20, env.Options.MaxHeld)
 	require.Equal(t, 10, env.Options.MaxHeldPerID)
 	require.Equal(t, 1000, env.Options.ReplayBuffer)
@@ -149,6 +152,9 @@ func TestAWrongVariableIsOneLineThatNamesIt(t *testing.T) {
 		{"PINBOARD_ACCESS_LOG", "yes"},
 		{"PINBOARD_ACCESS_LOG_SAMPLE", "0"},
 		{"PINBOARD_ACCESS_LOG_SAMPLE", "1.5"},
+		{"PINBOARD_SHUTDOWN_DELAY_MS", "-1"},
+		{"PINBOARD_SHUTDOWN_DELAY_MS", "15001"},
+		{"PINBOARD_SHUTDOWN_DELAY_MS", "1s"},
 		{"PORT", "80.5"},
 		{"PINBOARD_LEASE_TTL_MS", "15s"},
 		{"PINBOARD_LEASE_TTL_MS", "0"},

@@ -4,14 +4,14 @@
 // "pinboard help" and docs/fleet.md.
 //
 // The server exits with status 2 when a variable is wrong, after one line on standard
-// error for each. On SIGTERM or an interrupt it stops accepting, ends event
-// streams and WebSockets, lets requests end for up to 20 s, and exits with 0.
+// error for each. On SIGTERM or an interrupt it stops accepting, tells clients with the
+// answers of the next second that their connections end, ends event streams and
+// WebSockets, lets requests end for up to 20 s in all, and exits with 0.
 package main
 
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -34,10 +34,7 @@ import (
 	"github.com/pinboard-go/pinboard/passport"
 )
 
-const (
-	shutdownTimeout = 20 * time.Second
-	redisRetry      = time.Second
-)
+const redisRetry = time.Second
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -116,8 +113,9 @@ func serve(ctx context.Context, env pinboard.Environment, certified *certificate
 		return err
 	}
 	limits := pb.Limits()
+	last := &leaving{next: keepWorkers(pb)}
 	server := &http.Server{
-		Handler:           keepWorkers(pb),
+		Handler:           last,
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       75 * time.Second,
 		MaxHeaderBytes:    limits.URLBytes + limits.HeaderBytes + 4*limits.HeaderLines, // with ": " and the ends of lines
@@ -142,13 +140,9 @@ func serve(ctx context.Context, env pinboard.Environment, certified *certificate
 		return fmt.Errorf("serve: %w", err)
 	case <-ctx.Done():
 	}
-	log.Info("shutting down")
-	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
-	defer cancel()
-	// What is left after the time is cut: a bounded stop is still a good one.
-	if err := errors.Join(server.Shutdown(bounded), pb.Shutdown(bounded)); err != nil {
-		log.Warn("requests were cut", zap.Error(err))
-	}
+	_ = listener.Close()
+	<-failed // with that, and nothing accepts any more
+	shutDown(context.WithoutCancel(ctx), env.ShutdownDelay, last, server, pb, log)
 	return nil
 }
 
