@@ -4,9 +4,10 @@
 // "pinboard help" and docs/fleet.md.
 //
 // The server exits with status 2 when a variable is wrong, after one line on standard
-// error for each. On SIGTERM or an interrupt it stops accepting, tells clients with the
+// error for each. On SIGTERM, SIGHUP or an interrupt it stops accepting, tells clients with the
 // answers of the next second that their connections end, ends event streams and
-// WebSockets, lets requests end for up to 20 s in all, and exits with 0.
+// WebSockets, lets requests end for up to 20 s in all, and exits with 0. A second SIGTERM
+// or interrupt cuts what is left.
 package main
 
 import (
@@ -16,11 +17,9 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/signal"
 	"runtime"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -37,19 +36,18 @@ import (
 const redisRetry = time.Second
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
+	stop, cut := interrupts()
 	if args := os.Args[1:]; len(args) > 0 && args[0] != "serve" {
-		os.Exit(cli.Run(ctx, args, os.LookupEnv, os.Stdout, os.Stderr))
+		os.Exit(cli.Run(stop, args, os.LookupEnv, os.Stdout, os.Stderr))
 	}
 	if len(os.Args) > 2 {
 		fmt.Fprintln(os.Stderr, "pinboard: serve takes no arguments: it is configured by environment variables")
 		os.Exit(2)
 	}
-	os.Exit(run(ctx, os.LookupEnv))
+	os.Exit(run(stop, cut, os.LookupEnv))
 }
 
-func run(ctx context.Context, lookup func(string) (string, bool)) (status int) {
+func run(ctx, cut context.Context, lookup func(string) (string, bool)) (status int) {
 	env, err := pinboard.ReadEnvironment(lookup)
 	if err != nil {
 		for line := range strings.Lines(err.Error()) {
@@ -72,14 +70,15 @@ func run(ctx context.Context, lookup func(string) (string, bool)) (status int) {
 	log = leak.Logger(log)
 	defer func() { _ = log.Sync() }()
 	defer runtime.KeepAlive(newFloor(lookup))
-	if err := serve(ctx, env, certified, log); err != nil {
+	if err := serve(ctx, cut, env, certified, log); err != nil {
 		log.Error("stopped", zap.Error(err))
 		return 1
 	}
 	return 0
 }
 
-func serve(ctx context.Context, env pinboard.Environment, certified *certificate, log *zap.Logger) error {
+// serve serves until ctx ends, and then lets requests end until cut does.
+func serve(ctx, cut context.Context, env pinboard.Environment, certified *certificate, log *zap.Logger) error {
 	env.Options.Logger = log
 	env.Options.DetachStreams = true // nothing is around the pinboard here
 	if std, ok := env.Options.Passport.(*passport.Standard); ok {
@@ -142,7 +141,7 @@ func serve(ctx context.Context, env pinboard.Environment, certified *certificate
 	}
 	_ = listener.Close()
 	<-failed // with that, and nothing accepts any more
-	shutDown(context.WithoutCancel(ctx), env.ShutdownDelay, last, server, pb, log)
+	shutDown(cut, env.ShutdownDelay, limited, last, server, pb, log)
 	return nil
 }
 

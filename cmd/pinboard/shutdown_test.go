@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"os/exec"
+	"os/signal"
 	"strings"
 	"sync"
 	"syscall"
@@ -50,6 +51,51 @@ func (p *process) stop(t *testing.T, with syscall.Signal) {
 			return
 		}
 	}
+}
+
+// A second signal is of somebody who does not want to wait.
+func TestASecondSignalCutsWhatIsLeft(t *testing.T) {
+	t.Parallel()
+	for first, second := range map[syscall.Signal]syscall.Signal{
+		syscall.SIGTERM: syscall.SIGINT, syscall.SIGINT: syscall.SIGTERM, syscall.SIGHUP: syscall.SIGTERM,
+	} {
+		t.Run(first.String(), func(t *testing.T) {
+			t.Parallel()
+			if signal.Ignored(first) {
+				t.Skip("the server would inherit that")
+			}
+			p := startProcess(t, "PINBOARD_SHUTDOWN_DELAY_MS=15000")
+			open := dialTo(t, p.addr)
+			_, err := io.WriteString(open, "POST /registry/drain HTTP/1.1\r\nHost: p\r\nAuthorization: Bearer "+operatorToken+
+				"\r\nContent-Length: 9\r\nExpect: 100-continue\r\n\r\n")
+			require.NoError(t, err)
+			_, err = io.ReadFull(open, make([]byte, len("HTTP/1.1 100 Continue\r\n\r\n")))
+			require.NoError(t, err)
+			p.stop(t, first)
+			require.NoError(t, p.cmd.Process.Signal(second))
+			tail, err := io.ReadAll(p.log)
+			require.NoError(t, err)
+			require.NoError(t, p.cmd.Wait(), "exit status 0")
+			require.Equal(t, 1, strings.Count(string(tail), "\n"), "%s", tail)
+			require.Contains(t, string(tail), `"msg":"requests are cut","why":"told to stop a second time","connections":1`)
+		})
+	}
+}
+
+// A terminal that goes sends it, and so does the shell in it.
+func TestHangingUpTwiceIsTellingOnce(t *testing.T) {
+	t.Parallel()
+	if signal.Ignored(syscall.SIGHUP) {
+		t.Skip("the server would inherit that")
+	}
+	p := startProcess(t, "PINBOARD_SHUTDOWN_DELAY_MS=15000")
+	idle := dialTo(t, p.addr)
+	require.False(t, healthy(t, idle).Close)
+	p.stop(t, syscall.SIGHUP)
+	require.NoError(t, p.cmd.Process.Signal(syscall.SIGHUP))
+	require.True(t, healthy(t, idle).Close)
+	require.NoError(t, p.cmd.Process.Signal(syscall.SIGTERM))
+	require.NoError(t, p.cmd.Wait(), "exit status 0")
 }
 
 // whole asks for the server's health, and tells if the connection ends with the answer.
