@@ -245,7 +245,7 @@ func (e *exchange) attachBody(req *upstream.Request, a *attempt) error {
 		trailers := make(http.Header)
 		maps.Copy(trailers, e.trailers)
 		req.Trailer = trailers
-		body.OnEOF(func() { copyTrailers(trailers, e.r.Trailer) })
+		body.OnEOF(func() { copyTrailers(trailers, e.r) })
 		a.body = body
 		return awaited{body, &late.stall}, nil
 	}

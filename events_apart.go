@@ -33,7 +33,7 @@ func (e *exchange) detach(a *attempt) *detached {
 	e.finish(true)
 	s := &eventsApart{conn: conn}
 	s.out.out.Init(conn, e.x.p.opts.Limits.WritePause)
-	s.announced = e.fillHead(a.resp)
+	s.announced, s.perHop = e.fillHead(a.resp), nominated(a.resp.Header)
 	s.out.begin(a.resp.Status, e.w.Header())
 	s.passing.piece, s.passing.err = a.ahead, a.aheadErr
 	s.outlive(e, a)
@@ -47,8 +47,9 @@ type eventsApart struct {
 	conn      net.Conn // the client's
 	passing   passing
 	out       chunked
-	announced []string // trailers
-	whole     bool     // ended in good order
+	announced []string            // trailers
+	perHop    map[string]struct{} // names that are none
+	whole     bool                // ended in good order
 
 	following dozer
 	client    deaf
@@ -130,7 +131,7 @@ func (s *eventsApart) finish(err error) {
 	switch {
 	case err == nil:
 		h := http.Header{}
-		fillTrailers(h, s.announced, s.resp.Trailer)
+		fillTrailers(h, s.announced, s.perHop, s.resp.Trailer)
 		s.whole = s.out.end(h) == nil
 	case errors.Is(s.flow.cause(), errStreamEnds):
 		s.whole = s.out.end(nil) == nil

@@ -95,7 +95,7 @@ func (e *exchange) prepare(v *visit) {
 		// Read now: the server fills them in while the body is read.
 		if len(r.Trailer) > 0 {
 			e.trailers = make(http.Header)
-			copyTrailers(e.trailers, r.Trailer)
+			copyTrailers(e.trailers, r)
 		}
 	}
 }

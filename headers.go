@@ -67,24 +67,33 @@ func list(names map[string]struct{}, line string) map[string]struct{} {
 
 // endToEnd reports whether a header is meant for the other end: it is neither
 // hop-by-hop, nor among those that a Connection line lists, nor one of the names
-// that only pinboard and its workers may use with each other (protocol §5). The
-// name is canonical.
+// that only pinboard and its workers may use with each other (protocol §5), nor a
+// spelling of one that says where a message ends. The name is canonical.
 func endToEnd(name string, perHop map[string]struct{}) bool {
-	if hopByHop(name) || wire.Reserved(name) {
+	if wire.Reserved(name) {
+		return false
+	}
+	if plain := folded(name); hopByHop(plain) || plain == headerContentLength && name != plain {
 		return false
 	}
 	_, drop := perHop[name]
 	return !drop
 }
 
-// copyFields copies the headers of a worker's answer that are for the client.
-func copyFields(dst http.Header, src upstream.Header) {
-	var perHop map[string]struct{}
-	for _, f := range src {
+// nominated is listed for a worker's answer.
+func nominated(h upstream.Header) map[string]struct{} {
+	var names map[string]struct{}
+	for _, f := range h {
 		if f.Name == headerConnection {
-			perHop = list(perHop, f.Value)
+			names = list(names, f.Value)
 		}
 	}
+	return names
+}
+
+// copyFields copies the headers of a worker's answer that are for the client.
+func copyFields(dst http.Header, src upstream.Header) {
+	perHop := nominated(src)
 	var seen map[string]struct{} // of so many that they can't all be looked through each time
 	if len(src) > 32 {
 		seen = make(map[string]struct{}, len(src))
@@ -110,23 +119,28 @@ func copyFields(dst http.Header, src upstream.Header) {
 	}
 }
 
-// trailer reports whether a trailer may pass. Framing, routing, credentials and
+// trailer reports whether a trailer may pass; perHop are the names that a Connection
+// line lists. Framing, routing, credentials and
 // addresses in a trailer are attempts to fool whoever merges it into the headers
 // (RFC 9110, section 6.5.1).
-func trailer(name string) bool {
+func trailer(name string, perHop map[string]struct{}) bool {
 	switch folded(name) {
 	case headerContentLength, "Host", headerExpect, "Authorization", headerCookie, "Set-Cookie",
 		"Forwarded", "X-Real-Ip", headerForwardedFor, headerForwardedProto, headerForwardedHost:
 		return false
 	}
 	// Any text can be announced, also what is no name.
-	return isToken(name) && !hopByHop(name) && !wire.Reserved(name)
+	return isToken(name) && endToEnd(name, perHop)
 }
 
 // folded returns a name as servers and gateways read it that take "_" and "."
 // for "-".
 func folded(name string) string {
-	if !strings.ContainsAny(name, "_.") {
+	i := 0
+	for i < len(name) && name[i] != '_' && name[i] != '.' {
+		i++
+	}
+	if i == len(name) {
 		return name
 	}
 	return textproto.CanonicalMIMEHeaderKey(strings.Map(func(c rune) rune {
@@ -137,10 +151,12 @@ func folded(name string) string {
 	}, name))
 }
 
-// copyTrailers copies the trailers that may pass, with their values.
-func copyTrailers(dst, src http.Header) {
-	for name, values := range src {
-		if trailer(name) {
+// copyTrailers copies the trailers of a client's request that may pass, with their
+// values.
+func copyTrailers(dst http.Header, r *http.Request) {
+	perHop := listed(r.Header)
+	for name, values := range r.Trailer {
+		if trailer(name, perHop) {
 			dst[name] = values
 		}
 	}
@@ -195,12 +211,8 @@ func appendField(b []byte, name, value string) []byte {
 
 // framing reports whether a header that passes is written anew for the worker.
 func framing(name string) bool {
-	switch name {
-	case headerContentLength, "Host", headerExpect:
-		return true
-	}
 	switch folded(name) { // any spelling would be read in place of ours
-	case headerForwardedFor, headerForwardedProto, headerForwardedHost:
+	case headerContentLength, "Host", headerExpect, headerForwardedFor, headerForwardedProto, headerForwardedHost:
 		return true
 	}
 	return false

@@ -249,6 +249,51 @@ func TestNoSpellingOfAHeaderOfOursReachesAClient(t *testing.T) {
 	}
 }
 
+// What folds to a name that is about one connection, or says where a message ends,
+// passes neither way, nor does a trailer that Connection lists.
+func TestNoSpellingOfAHeaderOfOneConnectionPasses(t *testing.T) {
+	t.Parallel()
+	bothWays(t, func(t *testing.T, way func(*setup)) {
+		f := newFront(t, way)
+		names := []string{
+			"Transfer_Encoding", "transfer.encoding", "Keep_Alive", "Proxy_Authorization", "Proxy.Authenticate", "Proxy_Connection",
+			"HTTP2_Settings", "Content_Length", "Content.Length",
+		}
+		var forged []string
+		for _, name := range names {
+			forged = append(forged, name+": forged")
+		}
+		trailers := append([]string{"X-Sum: 1", "X-Hop: forged"}, forged...)
+		const listed = "Connection: close, X-Hop"
+		w := newFake(t, func(h *hit) {
+			h.body()
+			kind := "Content-Type: text/plain"
+			if strings.HasSuffix(h.target, "/events") {
+				kind = "Content-Type: text/event-stream"
+			}
+			h.chunked(append([]string{kind, listed, "X_Kept: 1", "Trailer: X-Sum, X-Hop, " + strings.Join(names, ", ")}, forged...)...)
+			h.send("1\r\nx\r\n0\r\n" + lines(trailers) + "\r\n")
+			h.last = true
+		})
+		f.register(w, "a")
+		for i, path := range []string{"/counters/alice", "/counters/alice/events"} {
+			got, err := f.ask("POST " + path + " HTTP/1.1\r\nHost: p\r\n" + listed + "\r\nX_Kept: 1\r\nTrailer: X-Sum, X-Hop, " + strings.Join(names, ", ") +
+				"\r\n" + lines(forged) + "Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n" + lines(trailers) + "\r\n").rest()
+			require.NoError(t, err)
+			h := w.seen()[i]
+			for _, passed := range []string{strings.ToLower(got), strings.ToLower(h.head + "\r\n" + h.trailer)} {
+				require.NotContains(t, passed, "forged")
+				require.NotContains(t, passed, "x-hop")
+				require.Contains(t, passed, "x-sum: 1")
+				require.Contains(t, passed, "x_kept: 1")
+				for _, name := range names {
+					require.NotContains(t, passed, strings.ToLower(name))
+				}
+			}
+		}
+	})
+}
+
 // A worker behind a gateway that folds names must not read a client's word.
 func TestNoSpellingOfAForwardingHeaderStandsBesideOurs(t *testing.T) { // C01, C27
 	t.Parallel()

@@ -54,7 +54,9 @@ func (e *exchange) relay(a *attempt) (apart *detached) {
 	a.close()
 	switch {
 	case err == nil:
-		fillTrailers(e.w.Header(), announced, a.resp.Trailer)
+		if len(announced) > 0 || len(a.resp.Trailer) > 0 {
+			fillTrailers(e.w.Header(), announced, nominated(a.resp.Header), a.resp.Trailer)
+		}
 	case errors.Is(ended, errStreamEnds):
 	default:
 		e.x.wasCut(e.seen, cutOf(&a.flow, err, e.unread.Load()))
@@ -73,7 +75,10 @@ func (e *exchange) fillHead(resp *upstream.Response) (announced []string) {
 	if !resp.Header.Has("Content-Type") {
 		h["Content-Type"] = nil // else the server would guess one
 	}
-	announced = slices.DeleteFunc(resp.Announced(), func(name string) bool { return !trailer(name) })
+	if announced = resp.Announced(); len(announced) > 0 {
+		perHop := nominated(resp.Header)
+		announced = slices.DeleteFunc(announced, func(name string) bool { return !trailer(name, perHop) })
+	}
 	if len(announced) > 0 {
 		h[headerTrailer] = []string{strings.Join(announced, ", ")}
 	}
@@ -81,12 +86,12 @@ func (e *exchange) fillHead(resp *upstream.Response) (announced []string) {
 }
 
 // fillTrailers has the trailers sent after the body.
-func fillTrailers(h http.Header, announced []string, trailers upstream.Header) {
+func fillTrailers(h http.Header, announced []string, perHop map[string]struct{}, trailers upstream.Header) {
 	for _, name := range announced {
 		delete(h, name) // a header of the same name is no trailer
 	}
 	for _, f := range trailers {
-		if trailer(f.Name) {
+		if trailer(f.Name, perHop) {
 			name := http.TrailerPrefix + f.Name
 			h[name] = append(h[name], f.Value)
 		}
