@@ -79,13 +79,19 @@ func (x *proxy) livesOn(ctx context.Context, from string, session *lease) error 
 	if x.p.placer.livesOn(ctx, caller, session) {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
-	defer cancel()
-	row, err := x.p.store.Lookup(ctx, caller.namespace, id)
+	var row store.Row
+	err := x.p.placer.gate.do(ctx, func(ctx context.Context) (err error) {
+		row, err = x.p.store.Lookup(ctx, caller.namespace, id)
+		return err
+	})
 	switch {
 	case errors.Is(err, store.ErrNotPlaced):
 		return errCallerMismatch
 	case err != nil:
+		// A client's request would be sent to the caller now, so the caller may call.
+		if known := x.p.placer.outlasts(caller); ctx.Err() == nil && known != nil && known.lease.ID == session.ID {
+			return nil
+		}
 		return err
 	case row.SessionID != session.ID:
 		return errCallerMismatch

@@ -151,13 +151,22 @@ func (p *placer) find(ctx context.Context, a ask) (route, error) {
 	if ctx.Err() != nil {
 		return route{}, err // the client has left: that says nothing of the route
 	}
-	known := p.routes.get(a.instance)
-	if known != nil && a.refused == nil && !known.over() && p.leases.left(known.lease) > 0 {
+	if known := p.outlasts(a.instance); known != nil && a.refused == nil {
 		rt := known.route
 		rt.recalled = true
 		return rt, nil
 	}
 	return route{}, err
+}
+
+// outlasts returns the route that an id is served by while the store does not answer;
+// nil if there is none.
+func (p *placer) outlasts(i instance) *remembered {
+	known := p.routes.get(i)
+	if known == nil || known.over() || p.leases.left(known.lease) <= 0 {
+		return nil
+	}
+	return known
 }
 
 // lookUp asks the store, once more where that needs the affinity key.
