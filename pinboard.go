@@ -188,6 +188,11 @@ func (p *Pinboard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			p.boundEnd(w, r)
 		}
 	}()
+	if !r.ProtoAtLeast(1, 1) {
+		// The server overlooks Transfer-Encoding there, and what comes of such a body
+		// must not be taken for the client's next request.
+		w.Header().Set(headerConnection, "close")
+	}
 	err := p.limiter.checkTarget(r)
 	var t target
 	if err == nil {

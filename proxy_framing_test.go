@@ -163,6 +163,21 @@ func TestOldClientsAreFramedByTheirLengthOrTheirEnd(t *testing.T) {
 	require.NotContains(t, w.only().header, "Transfer-Encoding")
 }
 
+// Their server knows no chunks, whatever they say: a body would be the next request.
+func TestAnOldClientsConnectionEndsWithItsAnswer(t *testing.T) {
+	t.Parallel()
+	f := newFront(t)
+	w := newFake(t, nil)
+	f.register(w, "a")
+	for _, target := range []string{"/counters/alice", "/counters/", "/healthz", "/registry/workers", "/a/../b"} {
+		got, err := f.ask("POST " + target + " HTTP/1.0\r\nHost: p\r\nConnection: keep-alive\r\nTransfer-Encoding: chunked\r\n\r\n" + smuggled).rest()
+		require.NoError(t, err, target)
+		require.Equal(t, 1, strings.Count(got, "HTTP/1."), got)
+		require.Contains(t, got, "\r\nConnection: close\r\n", target)
+	}
+	require.NotContains(t, w.bytes(), "smuggled")
+}
+
 func TestPipelinedRequestsAreAnsweredInTheirOrder(t *testing.T) {
 	t.Parallel()
 	f := newFront(t)
