@@ -287,6 +287,7 @@ func TestAnAnswerIsFramedAnewForItsClient(t *testing.T) {
 		{"204 No Content\r\nContent-Length: 5\r\n\r\nhello", "", ""},
 		{"204 No Content\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n", "", ""},
 		{"304 Not Modified\r\nContent-Length: 5\r\n\r\nhello", "", ""},
+		{"200 OK\r\nConnection: Content-Type\r\nContent-Type: text/plain\r\nContent-Length: 6\r\n\r\n<html>", "Content-Length: 6", "<html>"},
 		{"200 OK\r\nConnection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: 0\r\n\r\n", "Content-Length: 0", ""},
 		{"200 OK\r\nContent-Length: 0\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n", "Content-Length: 0", ""},
 	} {

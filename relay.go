@@ -71,10 +71,8 @@ func (e *exchange) relay(a *attempt) (apart *detached) {
 // that it announces.
 func (e *exchange) fillHead(resp *upstream.Response) (announced []string) {
 	h := e.w.Header()
+	h["Content-Type"] = nil // the server would guess one if it was not there
 	copyFields(h, resp.Header)
-	if !resp.Header.Has("Content-Type") {
-		h["Content-Type"] = nil // else the server would guess one
-	}
 	if announced = resp.Announced(); len(announced) > 0 {
 		perHop := nominated(resp.Header)
 		announced = slices.DeleteFunc(announced, func(name string) bool { return !trailer(name, perHop) })
