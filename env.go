@@ -7,14 +7,12 @@ import (
 	"math"
 	"net"
 	"net/netip"
-	"net/url"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/redis/rueidis"
 
-	"github.com/pinboard-go/pinboard/internal/leak"
 	"github.com/pinboard-go/pinboard/passport"
 )
 
@@ -80,7 +78,8 @@ const maxShutdownDelay = 15 * time.Second
 // REDIS_URL takes user, password and database as usual. Several hosts,
 // separated by commas, are nodes of one Redis Cluster, or Sentinels if the
 // parameter master_set names a master; sentinel_user and sentinel_password are
-// for those, user and password for the master. The error joins one error for each
+// for those, user and password for the master. What is no letter or digit in one of
+// these is percent-encoded. The error joins one error for each
 // wrong variable; each names it and is one line without secrets.
 func ReadEnvironment(lookup func(string) (string, bool)) (Environment, error) {
 	r := reader{lookup: lookup}
@@ -175,67 +174,6 @@ func (r *reader) redis(name string) (*rueidis.ClientOption, *Store) {
 		return nil, nil
 	}
 	return option, nil
-}
-
-// topologyEvery is how often a node asks Sentinels or a Cluster who is a master,
-// besides being told.
-const topologyEvery = 5 * time.Second
-
-// parseRedisURL does what rueidis.ParseURL does, and takes several hosts. Its
-// errors never hold the URL, which may hold a password.
-func parseRedisURL(text string) (*rueidis.ClientOption, error) {
-	scheme, rest, ok := strings.Cut(text, "://")
-	if !ok || scheme != "redis" && scheme != "rediss" {
-		return nil, errors.New("must be memory:, redis://… or rediss://…")
-	}
-	end := strings.IndexAny(rest, "/?#")
-	if end < 0 {
-		end = len(rest)
-	}
-	authority, tail := rest[:end], rest[end:]
-	userinfo, hosts := "", authority
-	if at := strings.LastIndexByte(authority, '@'); at >= 0 {
-		leak.Secret(authority[:at])
-		userinfo, hosts = authority[:at+1], authority[at+1:]
-	}
-	addrs := strings.Split(hosts, ",")
-	u, err := url.Parse(scheme + "://" + userinfo + addrs[0] + tail)
-	if err != nil || u.Hostname() == "" {
-		return nil, errors.New("is not a well-formed URL with a host")
-	}
-	query := u.Query()
-	for _, addr := range addrs[1:] {
-		if addr == "" {
-			return nil, errors.New("has an empty host in its list")
-		}
-		if _, _, err := net.SplitHostPort(addr); err != nil {
-			addr = net.JoinHostPort(strings.Trim(addr, "[]"), "6379")
-		}
-		query.Add("addr", addr)
-	}
-	u.RawQuery = query.Encode()
-	option, err := rueidis.ParseURL(u.String())
-	if err != nil {
-		return nil, errors.New("is not a URL that names a Redis: check port, database number and parameters")
-	}
-	leak.Secret(option.Password)
-	sentinels := option.Sentinel.MasterSet != ""
-	if option.TLSConfig != nil && (len(addrs) > 1 || sentinels) {
-		option.TLSConfig.ServerName = "" // each node's certificate is for its own name
-	}
-	if sentinels { // they are the hosts that are named, and have users of their own
-		option.Sentinel.TLSConfig, option.Sentinel.Dialer = option.TLSConfig, option.Dialer
-		option.Sentinel.Username, option.Sentinel.Password = query.Get("sentinel_user"), query.Get("sentinel_password")
-		leak.Secret(option.Sentinel.Password)
-	}
-	// A frozen connection is given up after this time; look-ups do not wait
-	// for it, they have their own.
-	option.ConnWriteTimeout = cmp.Or(option.ConnWriteTimeout, 5*time.Second)
-	// Who misses the one message of a failover would otherwise go on writing to
-	// a master that has been replaced.
-	option.Sentinel.TopologyRefreshInterval = topologyEvery
-	option.ClusterOption.ShardsRefreshInterval = topologyEvery
-	return &option, nil
 }
 
 // number reads a whole number.

@@ -137,6 +137,17 @@ func TestAWrongVariableIsOneLineThatNamesIt(t *testing.T) {
 		{"REDIS_URL", "redis://:planted-password@h:1/x"},
 		{"REDIS_URL", "redis://:planted-password@h:1,,i:2"},
 		{"REDIS_URL", "redis://h:1/x?master_set=m&sentinel_password=planted-password"},
+		{"REDIS_URL", "redis://h:99999"},
+		{"REDIS_URL", "redis://h:0"},
+		{"REDIS_URL", "redis://h:1,i:99999"},
+		{"REDIS_URL", "redis://h?foo=bar"},
+		{"REDIS_URL", "redis://h?master_sett=main"},
+		{"REDIS_URL", "redis://h?master_set="},
+		{"REDIS_URL", "redis://h?sentinel_user=u"},
+		{"REDIS_URL", "redis://h?master_set=m&sentinel_password=planted;password"},
+		{"REDIS_URL", "redis://h?protocol=2"},
+		{"REDIS_URL", "redis://h/-1"},
+		{"REDIS_URL", "redis://h/0#planted"},
 		{"PINBOARD_KEY_PREFIX", "{a}"},
 		{"PINBOARD_SHARDS", "0"},
 		{"PINBOARD_SHARDS", "1025"},
@@ -190,4 +201,30 @@ func TestEveryWrongVariableIsNamed(t *testing.T) {
 	for _, name := range []string{"PORT", "REDIS_URL", "PINBOARD_LEASE_TTL_MS"} {
 		require.ErrorContains(t, err, name)
 	}
+}
+
+// A password of a generator has such characters, and the parts look like something else.
+func TestARedisPasswordThatIsNotEncodedIsSaidToNeedThat(t *testing.T) {
+	t.Parallel()
+	for _, url := range []string{
+		"redis://:planted/more@h:1", "redis://u:12/planted@h:1", "redis://u:12?planted@h:1", "redis://u:12?planted=1@h",
+		"redis://u:12#planted@h:1", "redis://:planted%@h:1", "redis://:planted%zz@h:1",
+	} {
+		_, err := ReadEnvironment(variables(map[string]string{"REDIS_URL": url}))
+		require.ErrorContains(t, err, "write / as %2F", url)
+		require.NotContains(t, err.Error(), "planted")
+	}
+	_, err := ReadEnvironment(variables(map[string]string{"REDIS_URL": "redis://:planted@h/0?foo=bar"}))
+	require.Error(t, err)
+	require.NotContains(t, err.Error(), "%2F")
+}
+
+func TestRedisParameters(t *testing.T) {
+	t.Parallel()
+	env, err := ReadEnvironment(variables(map[string]string{"REDIS_URL": "rediss://h?db=2&dial_timeout=1s&write_timeout=2s&skip_verify=true&" +
+		"protocol=2&client_cache=0&max_retries=0&client_name=n&addr=i:7"}))
+	require.NoError(t, err)
+	require.Equal(t, []string{"h:6379", "i:7"}, env.Redis.InitAddress)
+	require.Equal(t, 2*time.Second, env.Redis.ConnWriteTimeout)
+	require.True(t, env.Redis.AlwaysRESP2 && env.Redis.DisableCache && env.Redis.TLSConfig.InsecureSkipVerify)
 }

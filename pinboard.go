@@ -28,7 +28,7 @@
 //	pinboard.go      New, ServeHTTP, Close, Shutdown; background.go what runs beside
 //	                 requests, and the wait for those that are left; opencalls.go cuts
 //	                 calls below /registry
-//	options.go       Options, defaults, validation; env.go reads the environment
+//	options.go       Options, defaults, validation; env.go and env_redis.go read the environment
 //	limits.go        Limits; limiter.go and placements.go count by them, slow.go and
 //	                 stall.go end what makes no progress
 //	healthz.go       GET /healthz
