@@ -22,18 +22,13 @@ import (
 	"strings"
 	"time"
 
-	"github.com/redis/rueidis"
 	"go.uber.org/zap"
 
 	"github.com/pinboard-go/pinboard"
 	"github.com/pinboard-go/pinboard/internal/cli"
 	"github.com/pinboard-go/pinboard/internal/leak"
-	"github.com/pinboard-go/pinboard/internal/quiet"
-	"github.com/pinboard-go/pinboard/internal/store/redis"
 	"github.com/pinboard-go/pinboard/passport"
 )
-
-const redisRetry = time.Second
 
 func main() {
 	stop, cut := interrupts()
@@ -62,7 +57,7 @@ func run(ctx, cut context.Context, lookup func(string) (string, bool)) (status i
 			return 2
 		}
 	}
-	log, err := zap.NewProduction()
+	log, err := zap.NewProduction(zap.AddStacktrace(zap.DPanicLevel))
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "pinboard: start logging:", err)
 		return 1
@@ -175,34 +170,4 @@ func speak(server *http.Server, h2c bool, certified *certificate, log *zap.Logge
 		certified.logTo(log)
 		server.TLSConfig = &tls.Config{GetCertificate: certified.get, MinVersion: tls.VersionTLS12}
 	}
-}
-
-// dial waits until Redis can be reached: a server that starts before its Redis
-// needs no restart.
-func dial(ctx context.Context, option rueidis.ClientOption, log *zap.Logger) (rueidis.Client, error) {
-	for {
-		client, err := redis.NewClient(option)
-		if err == nil {
-			return client, nil
-		}
-		log.Warn("waiting for Redis", zap.String("error", withoutPassword(err, option)))
-		select {
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-time.After(redisRetry):
-		}
-	}
-}
-
-// withoutPassword returns the text of an error of connecting. There are servers
-// and proxies that repeat the command that they do not understand, and the first
-// one holds the password.
-func withoutPassword(err error, option rueidis.ClientOption) string {
-	text := err.Error()
-	for _, secret := range []string{option.Password, option.Sentinel.Password} {
-		if secret != "" {
-			text = strings.ReplaceAll(text, secret, "[secret]")
-		}
-	}
-	return quiet.Redis(text)
 }
