@@ -5,6 +5,8 @@ import (
 	"crypto/tls"
 	"errors"
 	"io"
+	"net"
+	"slices"
 	"strings"
 	"time"
 
@@ -89,15 +91,37 @@ func hint(err error, option rueidis.ClientOption) zap.Field {
 	return zap.Skip()
 }
 
+// shortest is how long a password is that can be told from a part of a word.
+const shortest = 4
+
 // withoutPassword returns the text of an error of connecting. There are servers
 // and proxies that repeat the command that they do not understand, and the first
-// one holds the password.
+// one holds the password. What the network says holds none, and what looks like a
+// short one in it is none: to leave it out would show the password.
 func withoutPassword(err error, option rueidis.ClientOption) string {
+	if ofNetwork(err) {
+		return err.Error()
+	}
+	secrets := []string{option.Password, option.Sentinel.Password}
+	slices.SortFunc(secrets, func(a, b string) int { return len(b) - len(a) }) // one may be a part of the other
 	text := err.Error()
-	for _, secret := range []string{option.Password, option.Sentinel.Password} {
-		if secret != "" {
+	for _, secret := range secrets {
+		switch {
+		case secret == "":
+		case len(secret) < shortest:
+			return "an error of the server, not shown: the password may be anywhere in it"
+		default:
 			text = strings.ReplaceAll(text, secret, "[secret]")
 		}
 	}
 	return quiet.Redis(text)
+}
+
+// ofNetwork reports whether an error holds nothing that the server has sent.
+func ofNetwork(err error) bool {
+	_, op := errors.AsType[*net.OpError](err)
+	_, name := errors.AsType[*net.DNSError](err)
+	_, certificate := errors.AsType[*tls.CertificateVerificationError](err)
+	_, record := errors.AsType[tls.RecordHeaderError](err)
+	return op || name || certificate || record || errors.Is(err, io.EOF) || errors.Is(err, context.DeadlineExceeded)
 }

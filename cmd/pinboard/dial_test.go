@@ -3,8 +3,11 @@ package main
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
+	"net"
 	"testing"
 
+	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
 
 	"github.com/pinboard-go/pinboard/internal/redistest"
@@ -50,4 +53,28 @@ func TestWhatRedisAnswersToAWrongURLIsAnErrorThatSaysWhatToDo(t *testing.T) {
 	}
 	_, entry := waiting(t, "rediss://"+redis.Addr()+"?dial_timeout=100ms")
 	require.Contains(t, entry.Hint, "REDIS_URL: does the server speak TLS at this port?")
+}
+
+// To replace "a" wherever there is one shows it.
+func TestAShortPasswordIsNotShownByWhatIsReplaced(t *testing.T) {
+	t.Parallel()
+	network := &net.OpError{Op: "dial", Net: "tcp", Err: errors.New("connect: connection refused")}
+	answer := errors.New("ERR what is abcd? I know p and abcdef")
+	const hidden = "an error of the server, not shown: the password may be anywhere in it"
+	for _, test := range []struct {
+		err                error
+		password, sentinel string
+		want               string
+	}{
+		{network, "p", "", "dial tcp: connect: connection refused"},
+		{network, "dial", "tcp:", "dial tcp: connect: connection refused"},
+		{answer, "p", "", hidden},
+		{answer, "abcdef", "z", hidden},
+		{answer, "abcd", "", "ERR what is [secret]? I know p and [secret]ef"},
+		{answer, "abcd", "abcdef", "ERR what is [secret]? I know p and [secret]"},
+		{answer, "", "", "ERR what is abcd? I know p and abcdef"},
+	} {
+		option := rueidis.ClientOption{Password: test.password, Sentinel: rueidis.SentinelOption{Password: test.sentinel}}
+		require.Equal(t, test.want, withoutPassword(test.err, option))
+	}
 }
