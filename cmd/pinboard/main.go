@@ -13,6 +13,7 @@ package main
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -65,12 +66,25 @@ func run(ctx, cut context.Context, lookup func(string) (string, bool)) (status i
 	log = leak.Logger(log)
 	defer func() { _ = log.Sync() }()
 	defer runtime.KeepAlive(newFloor(lookup))
-	if err := serve(ctx, cut, env, certified, log); err != nil {
+	err = serve(ctx, cut, env, certified, log)
+	if taken, ok := errors.AsType[*notListening](err); ok {
+		fmt.Fprintln(os.Stderr, "pinboard:", taken)
+		return 2
+	}
+	if err != nil {
 		log.Error("stopped", zap.Error(err))
 		return 1
 	}
 	return 0
 }
+
+// notListening says that a variable names an address that can't be listened on.
+type notListening struct {
+	variable string
+	error
+}
+
+func (e *notListening) Error() string { return e.variable + ": " + e.error.Error() }
 
 // serve serves until ctx ends, and then lets requests end until cut does.
 func serve(ctx, cut context.Context, env pinboard.Environment, certified *certificate, log *zap.Logger) error {
@@ -82,7 +96,7 @@ func serve(ctx, cut context.Context, env pinboard.Environment, certified *certif
 	}
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", ":"+strconv.Itoa(int(env.Port)))
 	if err != nil {
-		return fmt.Errorf("PORT: %w", err)
+		return &notListening{"PORT", err}
 	}
 	defer func() { _ = listener.Close() }()
 	limited := limitConnections(listener, &env, log)

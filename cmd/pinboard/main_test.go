@@ -58,6 +58,25 @@ func TestAWrongVariableExitsWithStatus2AndNamesIt(t *testing.T) {
 	require.Equal(t, "pinboard: PORT: is \"x\", must be a number from 0 to 65535\n", string(out))
 }
 
+// Most often it is another server's.
+func TestAPortThatIsTakenIsOneLineThatNamesTheVariable(t *testing.T) {
+	t.Parallel()
+	taken, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", ":0")
+	require.NoError(t, err)
+	defer func() { _ = taken.Close() }()
+	_, port, err := net.SplitHostPort(taken.Addr().String())
+	require.NoError(t, err)
+	for name, env := range map[string][]string{
+		"PORT": {"PORT=" + port}, "PINBOARD_METRICS_ADDR": {"PORT=0", "PINBOARD_METRICS_ADDR=:" + port},
+	} {
+		out, err := command(t, append(env, "PINBOARD_PASSPORT="+document, "REDIS_URL=memory:")...).CombinedOutput()
+		var exit *exec.ExitError
+		require.ErrorAs(t, err, &exit)
+		require.Equal(t, 2, exit.ExitCode())
+		require.Equal(t, "pinboard: "+name+": listen tcp :"+port+": bind: address already in use\n", string(out))
+	}
+}
+
 func TestWithoutVariablesEveryRequiredOneIsNamed(t *testing.T) {
 	t.Parallel()
 	out, err := command(t).CombinedOutput()

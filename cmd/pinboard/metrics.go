@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"net"
 	"net/http"
 	"os"
@@ -57,7 +56,7 @@ func tellMetrics(ctx context.Context, env *pinboard.Environment, conns *connecti
 	env.Options.Metrics = registry
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", env.MetricsAddr)
 	if err != nil {
-		return nil, fmt.Errorf("PINBOARD_METRICS_ADDR: %w", err)
+		return nil, &notListening{"PINBOARD_METRICS_ADDR", err}
 	}
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{
