@@ -45,6 +45,8 @@ const (
 type connections struct {
 	net.Listener
 	quota   *quota.Quota[netip.Prefix]
+	most    int // there may be
+	each    int // address may have
 	crowd   *crowd
 	trusted []netip.Prefix
 	log     *zap.Logger
@@ -71,7 +73,10 @@ func limitConnections(l net.Listener, env *pinboard.Environment, log *zap.Logger
 	if each == 0 {
 		each = max(1, most/shares)
 	}
-	return &connections{Listener: l, quota: quota.New[netip.Prefix](most, each), crowd: newCrowd(), trusted: env.Options.TrustedProxies, log: log}
+	return &connections{
+		Listener: l, quota: quota.New[netip.Prefix](most, each), most: most, each: each,
+		crowd: newCrowd(), trusted: env.Options.TrustedProxies, log: log,
+	}
 }
 
 // Accept returns the next connection that is not one too many.

@@ -141,6 +141,23 @@ func TestWithoutAVariableHalfTheFilesAreForConnections(t *testing.T) {
 	require.Equal(t, http.StatusServiceUnavailable, answer(t, dialTo(t, addr)).StatusCode)
 }
 
+// What follows from the limit of open files is else nowhere to be seen.
+func TestTheLogSaysHowManyConnectionsThereMayBe(t *testing.T) {
+	t.Parallel()
+	cmd := command(t, "PINBOARD_PASSPORT="+document, "REDIS_URL=memory:", "PORT=0")
+	shell, err := exec.LookPath("sh")
+	require.NoError(t, err)
+	cmd.Path, cmd.Args = shell, []string{"sh", "-c", "ulimit -n 656 && exec " + binary}
+	log, err := cmd.StderrPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	line, err := bufio.NewReader(log).ReadString('\n')
+	require.NoError(t, err)
+	require.NoError(t, cmd.Process.Kill())
+	_ = cmd.Wait()
+	require.Contains(t, line, `"maxConnections":200,"maxConnectionsPerAddress":25`)
+}
+
 func TestALargeHeaderIsRefusedBeforeItIsRead(t *testing.T) {
 	t.Parallel()
 	addr := start(t, "PINBOARD_MAX_HEADER_BYTES=1000", "PINBOARD_MAX_URL_BYTES=1000", "PINBOARD_MAX_HEADER_LINES=10")

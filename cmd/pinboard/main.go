@@ -142,7 +142,8 @@ func serve(ctx, cut context.Context, env pinboard.Environment, certified *certif
 		}
 		failed <- server.Serve(limited)
 	}()
-	log.Info("listening", zap.Stringer("addr", listener.Addr()))
+	log.Info("listening", zap.Stringer("addr", listener.Addr()),
+		zap.Int("maxConnections", limited.most), zap.Int("maxConnectionsPerAddress", limited.each))
 	select {
 	case err := <-failed:
 		return fmt.Errorf("serve: %w", err)
