@@ -44,7 +44,8 @@ func main() {
 }
 
 func run(ctx, cut context.Context, lookup func(string) (string, bool)) (status int) {
-	env, err := pinboard.ReadEnvironment(lookup)
+	vars := &variables{lookup: lookup}
+	env, err := vars.read()
 	if err != nil {
 		for line := range strings.Lines(err.Error()) {
 			fmt.Fprintln(os.Stderr, "pinboard:", strings.TrimSpace(line))
@@ -65,6 +66,7 @@ func run(ctx, cut context.Context, lookup func(string) (string, bool)) (status i
 	}
 	log = leak.Logger(log)
 	defer func() { _ = log.Sync() }()
+	vars.warn(os.Environ(), log)
 	defer runtime.KeepAlive(newFloor(lookup))
 	err = serve(ctx, cut, env, certified, log)
 	if taken, ok := errors.AsType[*notListening](err); ok {
