@@ -64,7 +64,8 @@
 //
 //	registry.go      routes, credentials, heartbeats, releases; body.go bodies,
 //	                 keyed.go locks
-//	register.go      registrations; probe.go asks a worker at its URL
+//	register.go      registrations; probe.go asks a worker at its URL, reclaimed.go
+//	                 tells it epochs
 //	operators.go     workers, health, drains; pace.go drains at a rate
 //	history.go       has the store keep what happens; events.go and eventstream.go
 //	                 show it

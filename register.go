@@ -77,7 +77,7 @@ func (g *registry) register(ctx context.Context, w http.ResponseWriter, c *regis
 		return wire.Registered{
 			SessionID: r.SessionID, ExpiresInMs: done.TTL.Milliseconds(),
 			Draining: drain.Draining, DrainDeadline: drainDeadline(drain, time.Since(heard)),
-			Duplicates: append(strangers, done.Duplicates...),
+			Duplicates: append(strangers, done.Duplicates...), Epochs: toldEpochs(done.Epochs),
 		}
 	})
 }

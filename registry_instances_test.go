@@ -2,11 +2,13 @@ package pinboard
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -36,8 +38,9 @@ func TestARegistrationTakesOverTheIdsItLists(t *testing.T) {
 		{Namespace: "/a", ID: long}, {Namespace: "/a", ID: "a/b"},
 		{Namespace: "/b", ID: "x"}, {Namespace: "bad", ID: "y"},
 	}, answer.Duplicates, "each once")
-	owner, _ := n.owner("/a", "free")
+	owner, epoch := n.owner("/a", "free")
 	require.Equal(t, w.session, owner)
+	require.Equal(t, map[string]map[string]string{"/a": {"free": strconv.FormatInt(epoch, 10)}}, answer.Epochs)
 	owner, _ = n.owner("/a", "taken")
 	require.Equal(t, other.session, owner)
 	_, err := n.store.Lookup(t.Context(), "/b", "x")
@@ -58,8 +61,26 @@ func TestAHundredThousandInstancesRegisterInOneBody(t *testing.T) {
 	var answer wire.Registered
 	a.into(t, &answer)
 	require.Len(t, answer.Duplicates, count/2)
+	require.Len(t, answer.Epochs["/a"], count/2)
 	owner, _ := n.owner("/a", ids[count-1])
 	require.Equal(t, w.session, owner)
+}
+
+// A worker reads 32 MiB of an answer at most, in 5 s.
+func TestTheEpochsThatARegistrationTellsAreBounded(t *testing.T) {
+	t.Parallel()
+	epochs := store.Epochs{}
+	for i := range 50_000 {
+		id := fmt.Sprintf("%0256d", i)
+		epochs.Set(wire.Ref{Namespace: "/a", ID: id}, 1<<53-1)
+		epochs.Set(wire.Ref{Namespace: "/b", ID: id}, 1<<53-1)
+	}
+	told := toldEpochs(epochs)
+	require.Equal(t, maxEpochBytes/(256+epochBytes), len(told["/a"])+len(told["/b"]))
+	text, err := json.Marshal(told)
+	require.NoError(t, err)
+	require.LessOrEqual(t, len(text), maxEpochBytes+100)
+	require.Nil(t, toldEpochs(nil))
 }
 
 // answerWriter is a client's end that notes when its answer has been sent, and

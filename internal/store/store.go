@@ -140,8 +140,8 @@ type Sessions interface {
 	//     to a former session of this clientId and secret becomes this
 	//     session's; a row of any other live session is a duplicate. A row of
 	//     a former session of this clientId and secret keeps its epoch and
-	//     placing time, any other gets a new epoch. Reclaiming takes no
-	//     headroom, and neither stamps nor minds a quarantine;
+	//     placing time, any other gets a new epoch. Registered.Epochs tells
+	//     those that a registration gave. Reclaiming takes no headroom, and neither stamps nor minds a quarantine;
 	//   - the client's former session ends in every bucket, whether or not it
 	//     is served any more; its remaining rows are dead rows.
 	//
@@ -300,8 +300,27 @@ type Registered struct {
 	TTL        time.Duration
 	Drain      Drain
 	Duplicates []wire.Ref
+	// Epochs are those of the instances that are the session's now and whose rows
+	// have their epochs from a registration: no request may have told the worker
+	// yet. They are there again in each later registration that lists them, since
+	// an answer may be lost.
+	Epochs Epochs
 	// Displaced and Drained are the sessions that made way.
 	Displaced, Drained []string
+}
+
+// Epochs are placement epochs, by namespace and id.
+type Epochs map[string]map[string]int64
+
+// Set notes one; the map is made when there is one.
+func (e *Epochs) Set(ref wire.Ref, epoch int64) {
+	if *e == nil {
+		*e = Epochs{}
+	}
+	if (*e)[ref.Namespace] == nil {
+		(*e)[ref.Namespace] = map[string]int64{}
+	}
+	(*e)[ref.Namespace][ref.ID] = epoch
 }
 
 // Drain is an operator's drain.

@@ -8,6 +8,8 @@ type Registered struct {
 	// DrainDeadline is in seconds from now, nil without a deadline.
 	DrainDeadline *float64 `json:"drainDeadline,omitempty"`
 	Duplicates    []Ref    `json:"duplicates,omitempty"`
+	// Epochs are placement epochs in decimal digits, by namespace and id.
+	Epochs map[string]map[string]string `json:"epochs,omitempty"`
 }
 
 // Beat answers a heartbeat (protocol §2).

@@ -65,12 +65,12 @@ func (n *node) Register(ctx context.Context, r store.Registration) (store.Regist
 	}
 	s := n.admit(c, r, now)
 	former := c.succeed(s)
-	duplicates := n.reclaim(s, r.Instances, now)
+	duplicates, epochs := n.reclaim(s, r.Instances, now)
 	if former != nil {
 		n.end(former, now)
 	}
 	return store.Registered{
-		TTL: s.left(now), Drain: c.drain.seen(now), Duplicates: duplicates,
+		TTL: s.left(now), Drain: c.drain.seen(now), Duplicates: duplicates, Epochs: epochs,
 		Displaced: sessionIDs(others.lower), Drained: sessionIDs(drained),
 	}, nil
 }
@@ -113,21 +113,26 @@ func kept(r store.Registration) store.Registration {
 }
 
 // reclaim makes the instances the session's own where no other live session
-// holds them, and returns those that one does hold.
-func (n *node) reclaim(s *session, instances map[string][]string, now time.Time) (duplicates []wire.Ref) {
+// holds them, and returns those that one does hold, and the epochs of its own
+// that registrations gave.
+func (n *node) reclaim(s *session, instances map[string][]string, now time.Time) (duplicates []wire.Ref, epochs store.Epochs) {
 	for _, ns := range s.registration.Namespaces {
 		for _, id := range instances[ns] {
 			b := n.bucket(store.Bind(s.registration.Hostname, ns), id)
-			r := b.rows[id]
+			ref, r := wire.Ref{Namespace: ns, ID: id}, b.rows[id]
 			switch {
 			case r == nil || r.owner.lineage != s.lineage && r.owner.ended:
-				b.put(id, s, b.mint(now), store.Why{Cause: store.Reclaimed}, now)
+				r = b.put(id, s, b.mint(now), store.Why{Cause: store.Reclaimed}, now)
 			case r.owner.lineage == s.lineage:
 				r.give(s)
 			default:
-				duplicates = append(duplicates, wire.Ref{Namespace: ns, ID: id})
+				duplicates = append(duplicates, ref)
+				continue
+			}
+			if r.why.Cause == store.Reclaimed {
+				epochs.Set(ref, r.epoch)
 			}
 		}
 	}
-	return duplicates
+	return duplicates, epochs
 }

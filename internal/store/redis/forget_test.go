@@ -154,7 +154,7 @@ func TestARegistrationMeanwhileKeepsABindingAndItsEpochs(t *testing.T) {
 				d.sweepAll(t)
 				if steps {
 					require.NoError(t, d.join(t.Context(), later))
-					_, err := d.reclaim(t.Context(), later)
+					_, _, err := d.reclaim(t.Context(), later)
 					require.NoError(t, err)
 				}
 				require.True(t, d.listed(t))

@@ -120,7 +120,7 @@ func TestNothingIsTakenForGoneWhileItsSlotMoves(t *testing.T) {
 			return d.leave(ctx, sid, []string{"/counters"})
 		},
 		"reclaim": func(ctx context.Context, d *directory, _ string, b *registering) error {
-			_, err := d.reclaim(ctx, b)
+			_, _, err := d.reclaim(ctx, b)
 			return err
 		},
 		"retire": func(ctx context.Context, d *directory, _ string, b *registering) error { return d.retire(ctx, b) },

@@ -77,7 +77,7 @@ func (d *directory) Register(ctx context.Context, reg store.Registration) (store
 	registered.Displaced, registered.Drained = gaveWay(r.others)
 	err = d.join(ctx, r)
 	if err == nil {
-		registered.Duplicates, err = d.reclaim(ctx, r)
+		registered.Duplicates, registered.Epochs, err = d.reclaim(ctx, r)
 	}
 	if err == nil {
 		err = d.retire(ctx, r)
@@ -173,8 +173,8 @@ func (d *directory) join(ctx context.Context, r *registering) error {
 }
 
 // reclaim makes the instances the session's own, and returns those that other
-// live sessions have.
-func (d *directory) reclaim(ctx context.Context, r *registering) (duplicates []wire.Ref, err error) {
+// live sessions have, and the epochs of its own that registrations gave.
+func (d *directory) reclaim(ctx context.Context, r *registering) (duplicates []wire.Ref, epochs store.Epochs, err error) {
 	var refs []wire.Ref
 	for _, ns := range r.Namespaces {
 		for _, id := range r.Instances[ns] {
@@ -197,16 +197,21 @@ func (d *directory) reclaim(ctx context.Context, r *registering) (duplicates []w
 		answers := d.runBulk(ctx, some)
 		for i, a := range answers {
 			if a.int() < 0 {
-				return nil, store.ErrOvertaken
+				return nil, nil, store.ErrOvertaken
 			}
 			for a.more() {
-				if n := int(a.int()); a.err == nil {
+				n, epoch := int(a.int()), a.int()
+				switch {
+				case a.err != nil:
+				case epoch == 0:
 					taken = append(taken, groups[i].items[n])
+				default:
+					epochs.Set(refs[groups[i].items[n]], epoch)
 				}
 			}
 		}
 		if err := firstError(answers); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		groups = groups[len(some):]
 	}
@@ -214,7 +219,7 @@ func (d *directory) reclaim(ctx context.Context, r *registering) (duplicates []w
 	for _, n := range taken {
 		duplicates = append(duplicates, refs[n])
 	}
-	return duplicates, nil
+	return duplicates, epochs, nil
 }
 
 // retire ends the client's former sessions in all buckets where one may be.

@@ -76,8 +76,9 @@ func TestRegisteringTwiceUnderOneSessionIsOnce(t *testing.T) {
 	require.True(t, s.Stopped)
 
 	before := d.do1(t, "HGET", string(d.keys.fleet().client("a")), "gen")
-	_, err = d.Register(t.Context(), r)
+	twice, err := d.Register(t.Context(), r)
 	require.NoError(t, err)
+	require.Equal(t, store.Epochs{"/counters": {"x": row.Epoch}}, twice.Epochs)
 	require.Equal(t, before, d.do1(t, "HGET", string(d.keys.fleet().client("a")), "gen"))
 	again, err := d.Lookup(t.Context(), "/counters", "x")
 	require.NoError(t, err)
@@ -147,7 +148,7 @@ func TestARegistrationCleansUpAfterInterruptedOnes(t *testing.T) {
 
 	// What is left of the interrupted one comes too late.
 	require.ErrorIs(t, d.join(t.Context(), r), store.ErrOvertaken)
-	_, err = d.reclaim(t.Context(), r)
+	_, _, err = d.reclaim(t.Context(), r)
 	require.NoError(t, err, "it listed nothing")
 	require.NoError(t, d.retire(t.Context(), r))
 	_, err = d.settle(t.Context(), r)
@@ -187,7 +188,7 @@ func TestNoListedRowIsFreeDuringARegistration(t *testing.T) {
 	check("admitted")
 	require.NoError(t, d.join(t.Context(), r))
 	check("joined")
-	_, err = d.reclaim(t.Context(), r)
+	_, _, err = d.reclaim(t.Context(), r)
 	require.NoError(t, err)
 	check("reclaimed")
 	require.NoError(t, d.retire(t.Context(), r))

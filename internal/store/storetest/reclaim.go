@@ -18,6 +18,8 @@ var reclaimRules = []rule{
 	{"thousands of ids are reclaimed", reclaimThousands},
 	{"ids are reclaimed in several namespaces", reclaimNamespaces},
 	{"an id that is listed twice is reclaimed once", reclaimTwice},
+	{"a registration tells the epochs that registrations gave", reclaimEpochs},
+	{"epochs are told as they are in each of several shards", reclaimEpochsOfShards},
 }
 
 // register registers a session with a lasting lease.
@@ -188,4 +190,52 @@ func reclaimTwice(t *testing.T, f Fixture) {
 	require.Empty(t, ans.Duplicates)
 	require.Equal(t, session, d.lookup(t, counters, "x").SessionID)
 	require.Len(t, d.walk(t, counters, 10), 2)
+}
+
+// An answer may be lost: the next registration tells the epochs again. What a
+// request has placed the worker knows.
+func reclaimEpochs(t *testing.T, f Fixture) {
+	d := ready(t, f, counters)
+	dead := d.join(t, "dead")
+	d.place(t, counters, "dead", dead)
+	require.NoError(t, d.Deregister(t.Context(), dead))
+	first := d.join(t, "a", serving(counters, "/others"))
+	d.place(t, counters, "placed", first)
+	owner, _ := d.register(t, "other", listing(counters, "taken"))
+
+	all := []change{
+		serving(counters, "/others"), listing(counters, "placed", "free", "dead", "taken", "free"), listing("/others", "x"),
+	}
+	_, ans := d.register(t, "a", all...)
+	told := store.Epochs{
+		counters:  {"free": d.lookup(t, counters, "free").Epoch, "dead": d.lookup(t, counters, "dead").Epoch},
+		"/others": {"x": d.lookup(t, "/others", "x").Epoch},
+	}
+	require.Equal(t, told, ans.Epochs)
+	again, ans := d.register(t, "a", all...)
+	require.Equal(t, told, ans.Epochs, "kept")
+	require.Equal(t, []wire.Ref{{Namespace: counters, ID: "taken"}}, ans.Duplicates)
+
+	// By the epoch that was told the row is freed, and by no earlier one.
+	require.False(t, d.release(t, counters, "dead", store.Result{SessionID: again, Epoch: told[counters]["dead"] - 1}))
+	require.True(t, d.release(t, counters, "dead", store.Result{SessionID: again, Epoch: told[counters]["dead"]}))
+	d.free(t, counters, "dead")
+
+	require.NoError(t, d.Deregister(t.Context(), owner))
+	_, ans = d.register(t, "b", listing(counters, "taken"))
+	require.Equal(t, store.Epochs{counters: {"taken": d.lookup(t, counters, "taken").Epoch}}, ans.Epochs)
+	_, ans = d.register(t, "c")
+	require.Nil(t, ans.Epochs)
+}
+
+func reclaimEpochsOfShards(t *testing.T, f Fixture) {
+	d := emptyShards(f, 3)
+	ids := manyIDs(2000)
+	for range 2 {
+		_, ans := d.register(t, "a", listing(counters, ids...))
+		require.Len(t, ans.Epochs[counters], len(ids))
+		for _, row := range d.walk(t, counters, 500) {
+			require.Equal(t, row.Epoch, ans.Epochs[counters][row.ID])
+		}
+	}
 }

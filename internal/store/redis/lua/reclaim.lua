@@ -4,8 +4,9 @@
 -- KEYS  meta, session, none
 -- ARGV  base, sid, clientId, lineage, sids of client and secret (by spaces),
 --       then id and leaf of each
--- Answer: {0, which ids, counted from 0, others have…}; {-1} if the session is
--- not there or has been replaced.
+-- Answer: {0, then which id, counted from 0, and 0 of each that others have, and
+-- which one and the epoch of each that has it from a registration, this one or
+-- an earlier one}; {-1} if the session is not there or has been replaced.
 
 local meta, session = unpack(KEYS)
 local base, sid, client, lineage = unpack(ARGV, 1, 4)
@@ -45,7 +46,7 @@ for i = 6, #ARGV, 2 do
   if owner == sid then
     -- Listed twice, or run twice.
   elseif lives and not kin[owner] then
-    a[#a + 1] = (i - 6) / 2
+    held, why = 0, 'r'
   else
     if not owner or not kin[owner] then
       epoch = rise(epoch, now)
@@ -59,6 +60,10 @@ for i = 6, #ARGV, 2 do
     if lives then
       gained[owner] = (gained[owner] or 0) - 1
     end
+  end
+  if why == 'r' then
+    a[#a + 1] = (i - 6) / 2
+    a[#a + 1] = held
   end
 end
 if epoch then
