@@ -48,11 +48,15 @@ func (d *directory) abandon(inst *Instance) {
 	}
 }
 
-// giveUp fences off the placement that the instance was serving.
-func (d *directory) giveUp(inst *Instance) {
-	if epoch := inst.epoch.Load(); epoch > 0 {
-		d.fences.giveUp(inst.key, epoch, d.clock().mono)
+// giveUp fences off the placement that the instance was serving, and returns it
+// to be released.
+func (d *directory) giveUp(inst *Instance) released {
+	inst.releasing = true
+	item := released{key: inst.key, epoch: max(inst.epoch.Load(), inst.claimed)}
+	if item.epoch > 0 {
+		d.fences.giveUp(item.key, item.epoch, d.clock().mono)
 	}
+	return item
 }
 
 // awaitRelease waits a little for a closing instance to be released, so that

@@ -61,9 +61,9 @@ func (d *directory) close(inst *Instance, cause error) {
 		d.mu.Unlock()
 		return
 	}
-	d.giveUp(inst)
+	item := d.giveUp(inst)
 	d.mu.Unlock()
-	d.releaseWithin(inst)
+	d.releaseWithin(inst, item)
 	d.mu.Lock()
 	inst.givenUp = true
 	d.mu.Unlock()
@@ -78,10 +78,9 @@ func (d *directory) close(inst *Instance, cause error) {
 	d.remove(inst)
 }
 
-// releaseWithin releases the id, and returns when pinboard has answered or
+// releaseWithin releases the instance's id, and returns when pinboard has answered or
 // after releaseWait; the release then goes on by itself.
-func (d *directory) releaseWithin(inst *Instance) {
-	item := released{key: inst.key, epoch: inst.epoch.Load()}
+func (d *directory) releaseWithin(inst *Instance, item released) {
 	answered := make(chan struct{})
 	d.running.Go(func() {
 		defer close(answered)

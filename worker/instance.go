@@ -66,10 +66,12 @@ type Instance struct {
 	hooks       []func(context.Context) error
 	paced       bool          // the worker drains, and turn says when this one may close
 	kept        bool          // closing, but its id stays placed here
+	releasing   bool          // its id is being released, or was, by the epoch known then
 	turn        time.Duration // monotonic
 	hearing     hearing       // of OnWindDown
 	idling      idling        // of OnIdle
 	leased      context.Context
+	claimed     int64 // the epoch that a registration gave its id as it was closing
 	stats       func() map[string]any
 
 	// What every request looks at, side by side: most of what it costs to come to
@@ -116,8 +118,9 @@ func (i *Instance) ID() string { return i.id }
 // Epoch returns the placement epoch: a number that is higher for every later
 // placement of the id, anywhere. Write it with your data and refuse writes of a
 // lower one, and an owner that lost its lease unawares can't overwrite its
-// successor's work. It rises in place when the id is placed here anew. 0 if
-// pinboard sent none. In local mode the worker mints it, from the wall clock.
+// successor's work. It rises in place when the id is placed here anew, which a
+// request or a registration tells. 0 if pinboard sent none. In local mode the
+// worker mints it, from the wall clock.
 func (i *Instance) Epoch() int64 { return i.epoch.Load() }
 
 // Context ends when the instance starts to close, with a cause that is

@@ -228,6 +228,7 @@ func (r *registration) accept(ctx context.Context, sent instant, a *answer) {
 			zap.String("namespace", ref.Namespace), zap.String("id", ref.ID))
 		r.dir.abort(key{ref.Namespace, ref.ID}, errDuplicate)
 	}
+	r.reclaimed(a)
 	r.lease.renewed(sent, ttl)
 	r.applyDrain(a)
 

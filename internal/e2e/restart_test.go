@@ -173,3 +173,29 @@ func (f *fleet) requireQuarantine(t *testing.T) {
 	require.GreaterOrEqual(t, p.PlacedAt, asked.Add(lease).UnixMilli())
 	require.Zero(t, f.quarantine(t))
 }
+
+// Nobody asks for the ids between the registration that claims them and the
+// end of their instances.
+func TestWhatIsClaimedBehindAFlushGoesWhenItsInstanceDoes(t *testing.T) {
+	t.Parallel()
+	f := newFrontedFleet(t, redis, 2)
+	w := f.startWorkers(t, plan{kind: golang})[0]
+	ids := []string{"one", "two", "three"}
+	before := map[string]state{}
+	for _, id := range ids {
+		before[id] = f.add(t, id)
+	}
+	f.flushRedis(t)
+	for _, id := range ids {
+		claimed := await(t, id+" is claimed", func() (placement, bool) { return f.placement(t, id) })
+		require.Greater(t, claimed.Epoch, before[id].Epoch)
+	}
+	f.operate(t, "drain", map[string]any{"clientId": w.clientID})
+	for _, id := range ids {
+		w.awaitTold(t, "close", id)
+		awaitTrue(t, id+" moves", func() bool { _, placed := f.placement(t, id); return !placed })
+	}
+	l, ok := w.listed(t)
+	require.True(t, ok)
+	require.Equal(t, w.clientID, l.ClientID, "the worker is still there")
+}
