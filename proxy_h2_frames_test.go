@@ -48,13 +48,10 @@ func TestATargetOverHTTP2IsWhatTheClientSent(t *testing.T) { // C03, C05, C08, C
 		require.Equal(t, target, w.seen()[i].target)
 	}
 	seen := len(w.seen())
-	require.Equal(t, "200", f.frames().send("", requestHead("GET", "http://169.254.169.254/counters/alice/v")...).status)
-	require.Equal(t, "/counters/alice/v", w.seen()[seen].target, "alice's owner and nobody else")
-	seen++
 	for _, target := range []string{
 		"/counters/al%69ce", "/counters/a%2Fb", "/counters/a%00b", "/counters//v", "/counters/" + strings.Repeat("a", 257),
 		"/counters/alice/../bob", "/counters/alice/%2e./x", "/counters/http://127.0.0.1:6379/", "/counters/alice/x#frag",
-		"/counters/alice/a b", "/counters/alice?a b HTTP/1.1", "//counters/alice", "*",
+		"/counters/alice/a b", "/counters/alice?a b HTTP/1.1", "//counters/alice", "*", "http://169.254.169.254/counters/alice/v",
 	} {
 		require.Equal(t, "400", f.frames().send("", requestHead("GET", target)...).status, target)
 	}

@@ -223,23 +223,21 @@ func TestARequestTargetCannotSteerTheProxy(t *testing.T) { // C09
 	require.Len(t, w.seen(), 1)
 
 	// The absolute form names its own host (RFC 9112, section 3.2.2), which
-	// chooses no worker; what else it may hold is not passed on.
-	for i, absolute := range []string{
-		"http://user:secret@169.254.169.254:8080", "https://169.254.169.254:8080", "ftp://x@169.254.169.254:8080", "HTTP://@169.254.169.254:8080",
-	} {
+	// chooses no worker.
+	for i, absolute := range []string{"https://169.254.169.254:8080", "HTTP://169.254.169.254:8080"} {
 		require.Equal(t, http.StatusOK, status("GET "+absolute+"/counters/alice/value?x=1 HTTP/1.1\r\nHost: p\r\n\r\n"), absolute)
 		h := w.seen()[1+i]
 		require.Equal(t, "/counters/alice/value?x=1", h.target)
 		require.Equal(t, "169.254.169.254:8080", h.header.Get("Host"))
-		require.NotContains(t, h.head, "secret")
 	}
 	for _, target := range []string{
-		"http://169.254.169.254", "http://169.254.169.254?/counters/alice", "http:/counters/alice", "http:counters/alice", "//169.254.169.254/counters/alice",
+		"http://169.254.169.254", "http://169.254.169.254?/counters/alice", "http:/counters/alice", "http:counters/alice", "http:///counters/alice",
+		"ftp://p/counters/alice", "http://user:secret@p/counters/alice", "http://evil@p/counters/alice", "//169.254.169.254/counters/alice",
 		"/counters/@169.254.169.254/x", "/counters/alice@169.254.169.254/x", "/counters/169.254.169.254:80/x", "counters/alice", "*", "?/counters/alice",
 	} {
 		require.Equal(t, http.StatusBadRequest, status("GET "+target+" HTTP/1.1\r\nHost: p\r\n\r\n"), target)
 	}
-	require.Len(t, w.seen(), 5)
+	require.Len(t, w.seen(), 3)
 	require.Len(t, dialled, 1)
 	require.Contains(t, dialled, w.addr)
 }

@@ -39,7 +39,7 @@ func parseTarget(r *http.Request) (target, error) {
 	if strings.Contains(raw, " ") { // HTTP/2 lets it through; a worker's request line would break
 		return target{}, refuse(http.StatusBadRequest, "a request target has no white space")
 	}
-	if !strings.HasPrefix(raw, "/") {
+	if !strings.HasPrefix(raw, "/") && r.ProtoMajor == 1 { // HTTP/2 has an :authority for that
 		raw = withoutAuthority(raw)
 	}
 	if !strings.HasPrefix(raw, "/") {
@@ -67,20 +67,25 @@ func parseTarget(r *http.Request) (target, error) {
 	return t, nil
 }
 
-// withoutAuthority turns the absolute form "http://host/path" into "/path".
+// withoutAuthority turns the absolute form "http://host/path" into "/path". What is
+// another scheme's, or names no host or a user (RFC 9110, sections 4.2.1 and 4.2.4),
+// it leaves as it is.
 func withoutAuthority(raw string) string {
-	_, rest, ok := strings.Cut(raw, "://")
-	if !ok {
+	scheme, rest, ok := strings.Cut(raw, "://")
+	if !ok || !strings.EqualFold(scheme, "http") && !strings.EqualFold(scheme, "https") {
 		return raw
 	}
-	at := strings.IndexAny(rest, "/?")
-	switch {
-	case at < 0:
-		return "/"
-	case rest[at] == '?':
-		return "/" + rest[at:]
+	host, path := rest, ""
+	if at := strings.IndexAny(rest, "/?"); at >= 0 {
+		host, path = rest[:at], rest[at:]
 	}
-	return rest[at:]
+	if host == "" || strings.Contains(host, "@") {
+		return raw
+	}
+	if !strings.HasPrefix(path, "/") {
+		path = "/" + path
+	}
+	return path
 }
 
 // rawLength returns how many bytes of the escaped text make n decoded bytes.

@@ -45,17 +45,17 @@ func TestATargetIsWhatTheClientSent(t *testing.T) {
 		"/counters/alice?a?b=/../":     {path: "/counters/alice", hasQuery: true, query: "a?b=/../"},
 		// C05
 		"/counters/alice/a%2Fb/%2F/c%2520d/%E2%82%AC?x=%2F": {path: "/counters/alice/a%2Fb/%2F/c%2520d/%E2%82%AC", hasQuery: true, query: "x=%2F"},
-		"/counters//alice//":   {path: "/counters//alice//"},
-		"//counters/alice":     {path: "//counters/alice"},
-		"/c/a/...":             {path: "/c/a/..."},
-		"/c/a/%252e%252e":      {path: "/c/a/%252e%252e"},
-		"/c/a/x..y/.z/a.":      {path: "/c/a/x..y/.z/a."},
-		"/":                    {path: "/"},
-		"http://h/counters/x":  {path: "/counters/x"}, // C09
-		"http://h:1/c/x?q":     {path: "/c/x", hasQuery: true, query: "q"},
-		"http://h":             {path: "/"},
-		"http://h?q":           {path: "/", hasQuery: true, query: "q"},
-		"HTTPS://u:p@h/c/x//y": {path: "/c/x//y"},
+		"/counters//alice//":  {path: "/counters//alice//"},
+		"//counters/alice":    {path: "//counters/alice"},
+		"/c/a/...":            {path: "/c/a/..."},
+		"/c/a/%252e%252e":     {path: "/c/a/%252e%252e"},
+		"/c/a/x..y/.z/a.":     {path: "/c/a/x..y/.z/a."},
+		"/":                   {path: "/"},
+		"http://h/counters/x": {path: "/counters/x"}, // C09
+		"http://h:1/c/x?q":    {path: "/c/x", hasQuery: true, query: "q"},
+		"http://h":            {path: "/"},
+		"http://h?q":          {path: "/", hasQuery: true, query: "q"},
+		"HTTPS://h/c/x//y":    {path: "/c/x//y"},
 	} {
 		r := requestLine("GET", raw)
 		require.NotNil(t, r, raw)
@@ -71,7 +71,7 @@ func TestATargetThatCouldBeReadInTwoWaysIs400(t *testing.T) {
 	for _, raw := range []string{
 		"/c/x#frag", "/c/x?q#frag", "/c/.", "/c/..", "/c/../x", "/./c", "/c/x/%2e", "/c/x/%2E%2e/y", "/c/.%2e/", "/c/x/..?q",
 		"/c/a%2F..%2Fb", "/c/a%2f%2e%2e", `/c/x/..\y`, "/c/x/%5C..%5c", "/c/x%2F.", "/%2e%2e/c", "*", "http://h/c/../x",
-		"/c/x y",
+		"/c/x y", "http:///c/x", "http://?q", "ftp://h/c/x", "ws://h/c/x", "http://u@h/c/x", "http://u:p@h/c/x", "http://@h/c/x",
 	} {
 		r := requestLine("OPTIONS", raw)
 		if r == nil {
@@ -84,8 +84,13 @@ func TestATargetThatCouldBeReadInTwoWaysIs400(t *testing.T) {
 		require.Equal(t, http.StatusBadRequest, ref.status, raw)
 	}
 	require.Greater(t, refused, 15)
+	// In HTTP/2 the path is all that a path says.
+	r := requestLine("GET", "http://h/c/x")
+	r.ProtoMajor, r.ProtoMinor = 2, 0
+	_, err := parseTarget(r)
+	require.Error(t, err)
 	// CONNECT's target is no path.
-	_, err := parseTarget(requestLine("CONNECT", "127.0.0.1:6379"))
+	_, err = parseTarget(requestLine("CONNECT", "127.0.0.1:6379"))
 	require.Error(t, err)
 }
 
