@@ -41,7 +41,7 @@ import (
 	"github.com/pinboard-go/pinboard/internal/wire"
 )
 
-// What a caller branches on. Every other error means that the store could not
+// What a caller branches on. Every other error but an *Unequal means that the store could not
 // be asked or did not answer: nothing is known then, and the caller must
 // neither place nor refuse for good.
 var (
@@ -75,7 +75,7 @@ const MaxMessages = 1000
 const ClientMemory = 24 * time.Hour
 
 // Config is what a directory is opened with. All nodes of a deployment use the
-// same prefix and number of shards.
+// same prefix and number of shards: see Unequal.
 type Config struct {
 	// Prefix separates deployments that share one backend: directories with
 	// different prefixes never meet. It is not empty and has no braces.
@@ -105,7 +105,8 @@ type Store interface {
 	// sessions left behind, and says whether more is left. Of many nodes that
 	// call it only one does the work at a time; the others get (0, false).
 	Sweep(ctx context.Context) (removed int, more bool, err error)
-	// Ping returns nil if the store answers, and takes writes.
+	// Ping returns nil if the store answers, and takes writes; an *Unequal if it is of
+	// no use to this node.
 	Ping(ctx context.Context) error
 }
 

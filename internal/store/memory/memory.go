@@ -29,7 +29,8 @@ type Backend struct {
 func New() *Backend { return &Backend{directories: map[string]*directory{}} }
 
 // Open returns the directory for cfg. All that were opened with one prefix are
-// the same; lease time and shards are those of the handle that is called.
+// the same; the lease time is that of the handle that is called, and so is the number of
+// shards, which is that of all live sessions.
 func (b *Backend) Open(cfg store.Config) store.Store {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -58,6 +59,7 @@ type directory struct {
 	floor int64
 	// nextLapse is no later than the end of any lease; zero without leases.
 	nextLapse time.Time
+	shards    int // of those with which the live sessions are registered
 	// superseded says of each displaced session who did it, and outlives its
 	// lease; passing are the same, about in order of time.
 	superseded map[string]*store.Superseded
@@ -76,7 +78,8 @@ type node struct {
 }
 
 // enter locks the directory until leave is called, and drops what has lapsed.
-// Without an error every recorded session is live at the time returned.
+// Without an error every recorded session is live at the time returned, and registered
+// with as many shards as the node has.
 func (n *node) enter(ctx context.Context) (now time.Time, err error) {
 	if err := ctx.Err(); err != nil {
 		return time.Time{}, err
@@ -84,10 +87,23 @@ func (n *node) enter(ctx context.Context) (now time.Time, err error) {
 	n.mu.Lock()
 	now = time.Now()
 	n.lapse(now)
+	if n.shards != n.cfg.Shards {
+		if len(n.sessions) > 0 {
+			n.leave()
+			return time.Time{}, &store.Unequal{Setting: store.ShardsSetting, Here: n.cfg.Shards, There: n.shards}
+		}
+		n.shards = n.cfg.Shards
+	}
 	return now, nil
 }
 
 func (n *node) leave() { n.mu.Unlock() }
 
-// Ping returns nil: memory always answers.
-func (n *node) Ping(ctx context.Context) error { return ctx.Err() }
+// Ping finds out whether this node may use the directory: memory always answers.
+func (n *node) Ping(ctx context.Context) error {
+	if _, err := n.enter(ctx); err != nil {
+		return err
+	}
+	n.leave()
+	return nil
+}

@@ -46,6 +46,10 @@ func failed(script string, err error) *answer {
 func (a *answer) fail(err error) {
 	if err != nil && a.err == nil {
 		if said, ok := rueidis.IsRedisErr(err); ok {
+			if unequal := readUnequal(said.Error()); unequal != nil {
+				a.err, a.values = unequal, nil
+				return
+			}
 			err = errors.New(quiet.Redis(said.Error())) // it may repeat the command
 		}
 		if _, ok := errors.AsType[*strconv.NumError](err); ok {

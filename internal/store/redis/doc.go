@@ -29,6 +29,8 @@
 //	namespaces set     the bindings that are swept: all that were registered and
 //	                   not forgotten since
 //	floor      string  the highest epoch of the bindings that were forgotten
+//	layout     string  "VERSION SHARDS", by which the sessions were registered; lives
+//	                   as the last of them: see Layout
 //	lapses     hash    sid of each that is in live to the event that it has lapsed
 //	events     stream  what happened to workers, store.KeptEvents of them or a few
 //	                   more, by numbers that rise over both streams
@@ -43,7 +45,7 @@
 //	                   the epoch
 //	leaves     string  a bitmap of the r: keys that exist
 //	meta       hash    last epoch, quarantine, version of the candidates, a bound on
-//	                   their headroom (best), state of the sweep
+//	                   their headroom (best), state of the sweep, layout
 //	sessions   zset    sids by end of lease: a hint
 //	candidates zset    sids by what is left of the headroom that they reported,
 //	                   which tells of the placements since then; its members may
@@ -58,7 +60,7 @@
 // And of both, none, which is the beginning alone and is never there: see Slots that
 // move.
 //
-// Only the s:, u:, c:, w:, x:, g:, m:, hosts and sweep keys have a TTL. No other
+// Only the s:, u:, c:, w:, x:, g:, m:, hosts, layout and sweep keys have a TTL. No other
 // key makes a session live: its s: record alone does, in the fleet and in each
 // bucket, and only register.lua and join.lua create one. Whatever meets the sid
 // of a record that is gone takes it for dead.
@@ -93,6 +95,29 @@
 // its own does; and the hashes can be walked, a few at a time, which is how rows
 // are listed and how those of dead sessions are found. No session has a list of
 // its rows that would have to be kept in step.
+//
+// # Layout
+//
+// In which key a row lies depends on the prefix, the number of shards, and what this
+// package makes of an id and a binding, which layoutVersion stands for. Two prefixes
+// never meet. Nodes that differed in one of the others would not see each other's rows
+// and give an id two owners, so every live session of a bucket is of one layout, which
+// meta tells: join.lua records no session where one of another layout lives, and
+// resolve.lua places nothing for a node of another one. Whatever the number of shards,
+// a binding has its bucket 0, which all its sessions join. So no two of one binding are
+// live by different layouts, though they may share no other bucket.
+//
+// That a node with other shards finds a bucket without sessions must not be told as if
+// there were none. So the fleet has the layout, too: it lives as long as the sessions
+// that it is of. Registrations and heartbeats compare it in their first step, and only
+// those that succeed set it. What else depends on where rows lie asks for it first, now
+// and then, which is about the answer alone (agree). Should the key be lost while
+// sessions live, another node's registration is refused by the buckets, and the next
+// heartbeat sets it anew. Where all is lost, the first registration decides.
+//
+// The lease time is not of it: rows do not depend on it, sessions tell theirs, and no
+// renewal shortens one. A node with a shorter one has shorter quarantines, which
+// matters only if Redis is wiped, or its clock set forward, while leases are longer.
 //
 // # What a node knows
 //

@@ -57,6 +57,9 @@ func (d *directory) Events(ctx context.Context, q store.EventQuery) ([]store.Eve
 
 // Counts asks each bucket of the sessions.
 func (d *directory) Counts(ctx context.Context, sessions []store.Session) ([][]int, error) {
+	if err := d.agree(ctx); err != nil {
+		return nil, err
+	}
 	type place struct{ session, namespace int }
 	members := map[string][]place{} // by binding
 	counts := make([][]int, len(sessions))

@@ -264,7 +264,7 @@ func (d *directory) requireTTLs(t *testing.T) {
 		require.NoError(t, err)
 		bounds := map[string]int64{
 			"s": d.lease, "u": d.lease, "c": d.lease + memory, "w": d.lease + memory, "sweep": sweepTurn.Milliseconds(),
-			"g": d.lease + memory, "m": d.lease + memory, "hosts": 2 * d.lease,
+			"g": d.lease + memory, "m": d.lease + memory, "hosts": 2 * d.lease, "layout": d.lease,
 			"x": d.lease + store.SupersededMemory.Milliseconds(),
 		}
 		if untimed[kind] {

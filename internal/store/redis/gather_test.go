@@ -33,7 +33,7 @@ func (s *slow) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResul
 		return s.Client.Do(ctx, cmd)
 	}
 	s.mu.Lock()
-	s.sent = append(s.sent, (len(words)-11)/4)
+	s.sent = append(s.sent, (len(words)-12)/4)
 	let := make(chan bool, 1)
 	s.let = append(s.let, let)
 	s.mu.Unlock()

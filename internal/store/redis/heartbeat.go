@@ -22,11 +22,11 @@ type waiting struct {
 // Heartbeat renews the session in the fleet and then in its buckets.
 func (d *directory) Heartbeat(ctx context.Context, b store.Beat) (store.BeatAnswer, error) {
 	fleet := d.keys.fleet()
-	args := []any{string(fleet), b.SessionID, d.lease, memory, b.Headroom, b.Draining}
+	args := []any{string(fleet), b.SessionID, d.lease, memory, b.Headroom, b.Draining, d.layout}
 	for _, ack := range b.Acks {
 		args = append(args, ack)
 	}
-	a := d.run(ctx, beatScript.with([]string{fleet.session(b.SessionID), fleet.live()}, args...))
+	a := d.run(ctx, beatScript.with([]string{fleet.session(b.SessionID), fleet.live(), fleet.layout()}, args...))
 	if a.err == nil && !a.more() {
 		return store.BeatAnswer{}, store.ErrNoSession
 	}
@@ -127,6 +127,9 @@ func (d *directory) deliver(ctx context.Context, sid, clientID string, messages 
 
 // WindDown queues a message for the live owner of the id.
 func (d *directory) WindDown(ctx context.Context, binding, id string, deadline *time.Duration) error {
+	if err := d.agree(ctx); err != nil {
+		return err
+	}
 	rows, err := d.lookupAll(ctx, []wire.Ref{{Namespace: binding, ID: id}})
 	switch {
 	case err != nil:

@@ -75,6 +75,7 @@ func (b fleetKeys) live() string                    { return string(b) + "live" 
 func (b fleetKeys) namespaces() string              { return string(b) + "namespaces" }
 func (b fleetKeys) sweep() string                   { return string(b) + "sweep" }
 func (b fleetKeys) floor() string                   { return string(b) + "floor" }
+func (b fleetKeys) layout() string                  { return string(b) + "layout" }
 func (b fleetKeys) events() string                  { return string(b) + "events" }
 func (b fleetKeys) moves() string                   { return string(b) + "moves" }
 func (b fleetKeys) ping() string                    { return string(b) + "ping" }

@@ -56,7 +56,7 @@ func keysOf(b bucketKeys, names ...string) []string {
 }
 
 func fleetKeysOf(f fleetKeys, names ...string) []string {
-	all := []string{f.live(), f.namespaces(), f.sweep(), f.floor(), f.events(), f.moves(), f.ping(), f.none()}
+	all := []string{f.live(), f.namespaces(), f.sweep(), f.floor(), f.layout(), f.events(), f.moves(), f.ping(), f.none()}
 	for _, name := range names {
 		all = append(all, f.session(name), f.client(name), f.messages(name), f.superseded(name), f.url(urlDigest(name)),
 			string(f)+"g:"+escape(name), string(f)+"m:"+escape(name)+":0.", string(f)+"m:"+escape(name)+":x0.")

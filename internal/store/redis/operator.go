@@ -40,6 +40,9 @@ func (d *directory) Undrain(ctx context.Context, clientID string) error {
 }
 
 func (d *directory) setDrain(ctx context.Context, clientID string, on bool, deadline int64) (left time.Duration, err error) {
+	if err := d.agree(ctx); err != nil {
+		return 0, err
+	}
 	fleet := d.keys.fleet()
 	a := d.run(ctx, drainScript.with([]string{fleet.client(clientID)}, string(fleet), on, deadline))
 	if a.err == nil && !a.more() {

@@ -26,6 +26,7 @@ func (b *Backend) Open(cfg store.Config) store.Store {
 	return &directory{
 		client:    client,
 		keys:      keys{prefix: cfg.Prefix, shards: cfg.Shards},
+		layout:    layout(cfg.Shards),
 		lease:     max(1, cfg.LeaseTTL.Milliseconds()),
 		sightings: newSightings(told),
 		bulk:      make(chan struct{}, maxBulk),
@@ -36,6 +37,8 @@ func (b *Backend) Open(cfg store.Config) store.Store {
 type directory struct {
 	client    rueidis.Client
 	keys      keys
+	layout    string // see layout.go
+	agreed    agreed
 	lease     int64 // ms
 	sweeps    rotation
 	clocks    clocks
@@ -49,9 +52,11 @@ type directory struct {
 // memory is store.ClientMemory in milliseconds.
 const memory = int64(store.ClientMemory / time.Millisecond)
 
-// Ping has the node that holds the fleet's keys write something small there.
+// Ping has the node that holds the fleet's keys write something small there, if this
+// node's layout is the fleet's.
 func (d *directory) Ping(ctx context.Context) error {
-	if err := d.run(ctx, pingScript.with([]string{d.keys.fleet().ping()}, "1000")).err; err != nil {
+	fleet := d.keys.fleet()
+	if err := d.run(ctx, pingScript.with([]string{fleet.ping(), fleet.layout()}, "1000", d.layout)).err; err != nil {
 		return fmt.Errorf("ping: %w", err)
 	}
 	return nil

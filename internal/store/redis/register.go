@@ -45,7 +45,7 @@ func digest(secret wire.Secret) string {
 func (d *directory) CheckRegister(ctx context.Context, r store.Registration) error {
 	fleet := d.keys.fleet()
 	a := d.run(ctx, checkScript.with(
-		[]string{fleet.client(r.ClientID)}, string(fleet), digest(r.Secret), classes(&r), r.Takeover > 0,
+		[]string{fleet.client(r.ClientID), fleet.layout()}, string(fleet), digest(r.Secret), classes(&r), r.Takeover > 0, d.layout,
 	))
 	return refusal(&r, a.text(), a)
 }
@@ -85,7 +85,9 @@ func (d *directory) Register(ctx context.Context, reg store.Registration) (store
 	if err == nil {
 		registered.TTL, err = d.settle(ctx, r)
 	}
-	if errors.Is(err, store.ErrOvertaken) {
+	// A session that is left where it did join would keep nodes of the other layout out.
+	_, unequal := errors.AsType[*store.Unequal](err)
+	if unequal || errors.Is(err, store.ErrOvertaken) {
 		err = errors.Join(err, d.leave(ctx, r.SessionID, r.Bindings()))
 	}
 	if err != nil {
@@ -112,12 +114,12 @@ func (d *directory) admit(ctx context.Context, reg *store.Registration) (*regist
 	c := registerScript.with(
 		[]string{
 			fleet.session(reg.SessionID), fleet.client(reg.ClientID), fleet.messages(reg.ClientID),
-			fleet.url(url), fleet.live(), fleet.namespaces(), fleet.floor(),
+			fleet.url(url), fleet.live(), fleet.namespaces(), fleet.floor(), fleet.layout(),
 		},
 		string(fleet), reg.SessionID, reg.ClientID, digest(reg.Secret), d.lease, memory,
 		reg.Headroom, reg.Draining, strings.Join(reg.Bindings(), "\n"), string(text), url, maxFormer,
 		classes(reg), milliseconds(&reg.Takeover), store.SupersededMemory.Milliseconds(), maxGiveWay,
-		string(lapses),
+		string(lapses), d.layout,
 	)
 	var early []other
 	for {
@@ -156,7 +158,7 @@ func (d *directory) join(ctx context.Context, r *registering) error {
 	for _, b := range d.keys.buckets(r.Bindings()) {
 		calls = append(calls, joinScript.with(
 			[]string{b.meta(), b.sessions(), b.candidates(), b.clients(), b.session(r.SessionID)},
-			string(b), r.SessionID, r.ClientID, r.generation, r.lineage, d.lease, r.Headroom, r.floor,
+			string(b), r.SessionID, r.ClientID, r.generation, r.lineage, d.lease, r.Headroom, r.floor, d.layout,
 		))
 	}
 	joins := len(calls)
@@ -239,8 +241,8 @@ func (d *directory) retire(ctx context.Context, r *registering) error {
 func (d *directory) settle(ctx context.Context, r *registering) (left time.Duration, err error) {
 	fleet := d.keys.fleet()
 	a := d.run(ctx, settleScript.with(
-		[]string{fleet.session(r.SessionID), fleet.client(r.ClientID)},
-		r.SessionID, strings.Join(r.Bindings(), "\n"),
+		[]string{fleet.session(r.SessionID), fleet.client(r.ClientID), fleet.layout()},
+		r.SessionID, strings.Join(r.Bindings(), "\n"), d.layout,
 	))
 	switch left := a.int(); left {
 	case -1:

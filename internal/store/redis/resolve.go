@@ -43,6 +43,11 @@ func (d *directory) Resolve(ctx context.Context, req store.Request) (store.Resul
 				return store.Result{}, err
 			}
 			continue
+		case outcome == store.UnknownNamespace:
+			// There may be a bucket elsewhere, for nodes of another layout.
+			if err := d.agree(ctx); err != nil {
+				return store.Result{}, err
+			}
 		}
 		res := result(outcome, a)
 		res.ClockSet = set && outcome == store.Quarantined
@@ -74,13 +79,13 @@ func (d *directory) clear(ctx context.Context, req store.Request, sid string) er
 // resolveCall asks for ids that are alike. The limit is the highest time that the
 // bucket's clock can have reached, 0 if that is not known.
 func (d *directory) resolveCall(key alike, limit int64, reqs ...store.Request) call {
-	const shared, each, rare = 5, 4, 3 // see resolve.lua
+	const shared, each, rare = 6, 4, 3 // see resolve.lua
 	if key.set {
 		limit = -1
 	}
 	args := make([]string, 0, shared+each*len(reqs)+rare)
 	args = append(args, string(key.bucket), strconv.FormatInt(key.view, 10), strconv.FormatFloat(key.factor, 'g', -1, 64),
-		strconv.FormatInt(limit, 10), strconv.FormatInt(d.lease, 10))
+		strconv.FormatInt(limit, 10), strconv.FormatInt(d.lease, 10), d.layout)
 	for _, one := range reqs {
 		dice := make([]byte, 0, 36)
 		for _, n := range one.Dice {

@@ -74,6 +74,9 @@ func (d *directory) group(n int, bucket func(i int) bucketKeys) []group {
 
 // Lookup returns a row whose owner is live.
 func (d *directory) Lookup(ctx context.Context, binding, id string) (store.Row, error) {
+	if err := d.agree(ctx); err != nil {
+		return store.Row{}, err
+	}
 	rows, err := d.lookupAll(ctx, []wire.Ref{{Namespace: binding, ID: id}})
 	switch {
 	case err != nil:
@@ -96,6 +99,9 @@ func (f found) row(binding, id string) store.Row {
 
 // Release frees rows, those of one bucket together.
 func (d *directory) Release(ctx context.Context, releases []wire.Release) (int, error) {
+	if err := d.agree(ctx); err != nil {
+		return 0, err
+	}
 	groups := d.group(len(releases), func(i int) bucketKeys { return d.keys.of(releases[i].Namespace, releases[i].ID) })
 	calls := make([]call, len(groups))
 	for i, g := range groups {
@@ -175,6 +181,9 @@ const (
 
 // Rows walks leaf by leaf, and within a leaf in the order of the ids.
 func (d *directory) Rows(ctx context.Context, binding, cursor string, limit int, only ...store.RowFilter) (rows []store.Row, next string, err error) {
+	if err := d.agree(ctx); err != nil {
+		return nil, "", err
+	}
 	p, err := d.position(cursor)
 	if err != nil {
 		return nil, "", err

@@ -25,6 +25,7 @@ var (
 	registerScript   = load("register", "lib_fleet")
 	settleScript     = load("settle", "lib_fleet")
 	beatScript       = load("beat", "lib_fleet")
+	layoutScript     = load("layout", "lib_fleet")
 	changeScript     = load("change", "lib_fleet")
 	finishScript     = load("finish", "lib_fleet")
 	liveScript       = load("live", "lib_fleet")

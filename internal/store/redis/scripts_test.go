@@ -74,7 +74,7 @@ func (b bucketOf) join(t *testing.T, sid, client string, generation int) int64 {
 	t.Helper()
 	return b.calling(t, joinScript.with(
 		[]string{b.meta(), b.sessions(), b.candidates(), b.clients(), b.session(sid)},
-		string(b.bucketKeys), sid, client, generation, 7, 60_000, 10.0, 0,
+		string(b.bucketKeys), sid, client, generation, 7, 60_000, 10.0, 0, b.layout,
 	)).int()
 }
 

@@ -103,6 +103,9 @@ func (d *directory) SetDegraded(ctx context.Context, sessionID string, degraded 
 }
 
 func (d *directory) change(ctx context.Context, sid, flag string, value bool) error {
+	if err := d.agree(ctx); err != nil {
+		return err
+	}
 	fleet := d.keys.fleet()
 	a := d.run(ctx, changeScript.with([]string{fleet.session(sid)}, string(fleet), flag, value))
 	if a.err == nil && !a.more() {
@@ -124,6 +127,9 @@ func (d *directory) change(ctx context.Context, sid, flag string, value bool) er
 // Deregister ends the session in its buckets and last in the fleet, so that one
 // that failed halfway can be done again.
 func (d *directory) Deregister(ctx context.Context, sessionID string) error {
+	if err := d.agree(ctx); err != nil {
+		return err
+	}
 	s, err := d.read(ctx, []string{sessionID})
 	if err != nil || s[0] == nil {
 		return err

@@ -33,6 +33,9 @@ type rotation struct{ at atomic.Uint64 }
 // Sweep looks at all buckets, or at as many as have sweepRows rows to look at, a
 // few times over, and forgets bindings that nobody has used for long.
 func (d *directory) Sweep(ctx context.Context) (removed int, more bool, err error) {
+	if err := d.agree(ctx); err != nil {
+		return 0, false, err
+	}
 	fleet, token := d.keys.fleet(), rand.Text()
 	a := d.run(ctx, lockScript.with(
 		[]string{fleet.sweep(), fleet.live(), fleet.namespaces()},

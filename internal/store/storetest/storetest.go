@@ -47,6 +47,7 @@ func Run(t *testing.T, in Environment) {
 		registerRules, reclaimRules, pageRules,
 		bindingRules, epochRules, envRules,
 		leaseRules, drainRules, eventRules, windDownRules, stateRules, sweepRules, nameRules, raceRules, togetherRules, knownRules,
+		unequalRules,
 	) {
 		t.Run(r.name, func(t *testing.T) {
 			t.Parallel()

@@ -1,16 +1,21 @@
 -- beat takes in a heartbeat: it renews the session in the fleet, with what
 -- belongs to it, records what the worker reports, and drops acked messages.
 --
--- KEYS  session, live
--- ARGV  base, sid, lease ms, memory ms, headroom, draining, acks…
--- Answer: {} if the session is not there or is stopped,
+-- KEYS  session, live, layout
+-- ARGV  base, sid, lease ms, memory ms, headroom, draining, layout, acks…
+-- Answer: an error as apart tells it,
+--         {} if the session is not there or is stopped,
 --         {-1, epoch and clientId of who displaced it, version, namespaces} if
 --         it was displaced, the last two 0 and '' where it has lapsed, else
 --         {left of the lease ms, version, takes placements, clientId,
 --          namespaces (by lines), degraded, draining, deadline left ms or -1,
 --          and of each message: place, number, epoch, left ms or -1}
 
-local session, live = unpack(KEYS)
+local session, live, layout = unpack(KEYS)
+local wrong = apart(layout, ARGV[7])
+if wrong then
+  return wrong
+end
 local base, sid, lease, memory = unpack(ARGV, 1, 4)
 lease, memory = tonumber(lease), tonumber(memory)
 local s = call('HMGET', session, 'client', 'stopped', 'degraded', 'url', 'namespaces', 'classes', 'ver')
@@ -25,6 +30,7 @@ local client, messages, url = base .. 'c:' .. s[1], base .. 'w:' .. s[1], base .
 local ver = rise(s[7], now)
 call('HSET', session, 'active', 1, 'headroom', ARGV[5], 'draining', ARGV[6], 'ver', ver)
 local lives = renew(session, lease)
+keep(layout, ARGV[7], lives)
 call('ZADD', live, ms + lives, sid)
 enlist(base, s[6], sid, ms + lives, lives + memory)
 hold(client, lives + memory)
@@ -38,7 +44,7 @@ if call('EXISTS', messages) == 0 then
 end
 hold(messages, lives + memory)
 local acked = {}
-for i = 7, #ARGV do
+for i = 8, #ARGV do
   acked[ARGV[i]] = true
 end
 local waiting = call('HGETALL', messages)

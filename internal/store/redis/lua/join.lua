@@ -5,12 +5,20 @@
 --
 -- KEYS  meta, sessions, candidates, clients, session
 -- ARGV  base, sid, clientId, generation, lineage, lease ms, headroom, the epoch
---       above which a bucket begins
--- Answer: 1, or 0 if a later generation of the client has been here, or this
+--       above which a bucket begins, layout
+-- Answer: an error if sessions of another layout live here; else 1, or 0 if a later generation of the client has been here, or this
 -- session was and is gone.
 
 local meta, sessions, candidates, clients, session = unpack(KEYS)
-local base, sid, client, gen, lineage, lease, headroom, floor = unpack(ARGV)
+local base, sid, client, gen, lineage, lease, headroom, floor, layout = unpack(ARGV)
+local kept = call('HGET', meta, 'layout')
+if kept and kept ~= layout then
+  for _, other in ipairs(call('ZRANGE', sessions, 0, -1)) do
+    if call('EXISTS', base .. 's:' .. other) == 1 then
+      return {err = 'LAYOUT ' .. kept .. ' ' .. layout}
+    end
+  end
+end
 if call('EXISTS', session) == 1 then
   return 1
 end
@@ -34,6 +42,9 @@ if entry then
 end
 if floor ~= '0' then
   call('HSETNX', meta, 'epoch', floor)
+end
+if kept ~= layout then
+  call('HSET', meta, 'layout', layout)
 end
 -- What placements read comes first: a packed hash is searched from its beginning.
 call('HSET', session, 'takes', 0, 'headroom', headroom, 'taken', 0, 'lease', lease,

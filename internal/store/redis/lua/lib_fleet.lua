@@ -1,5 +1,16 @@
 -- Shared by the fleet's scripts: prepended to each of them, after lib.lua.
 
+-- apart returns an error if the sessions of the fleet are of nodes that place rows by
+-- another layout. keep says for at least ttl more milliseconds that they are of this one.
+local function apart(key, layout)
+  local kept = call('GET', key)
+  return kept and kept ~= layout and {err = 'LAYOUT ' .. kept .. ' ' .. layout}
+end
+
+local function keep(key, layout, ttl)
+  call('SET', key, layout, 'PX', math.max(ttl, call('PTTL', key)))
+end
+
 -- takes returns 1 if the session may take placements as far as the fleet knows.
 local function takes(session, client)
   local s = call('HMGET', session, 'active', 'draining', 'degraded', 'stopped')

@@ -3,13 +3,15 @@
 -- that holds the advertise URL, displaces those of lower worker epochs and
 -- drains those of another env. Run twice, it answers twice the same.
 --
--- KEYS  session, client, messages, url, live, namespaces, floor
+-- KEYS  session, client, messages, url, live, namespaces, floor, layout
 -- ARGV  base, sid, clientId, digest of the secret, lease ms, memory ms,
 --       headroom, draining, namespaces (one a line), record (JSON), url digest,
 --       how many former sessions to remember, classes, deadline of a takeover
 --       in ms or 0, for how long to remember displaced sessions (ms), the most
---       sessions to displace and to drain, the text of the event that it has lapsed
--- Answer: {'secret'}    the client is live with another secret
+--       sessions to displace and to drain, the text of the event that it has lapsed,
+--       layout
+-- Answer: an error as apart tells it
+--         {'secret'}    the client is live with another secret
 --         {'lower' or 'env', …} as conflict tells it
 --         {'overtaken'} this session has been replaced already
 --         {'ok', generation, lineage, draining, deadline left ms or -1,
@@ -21,6 +23,10 @@
 --          there are more of them, and nothing else was done
 
 local session, client, messages, url, live, namespaces = unpack(KEYS)
+local wrong = apart(KEYS[8], ARGV[18])
+if wrong then
+  return wrong
+end
 local base, sid, clientId, secret, lease, memory = unpack(ARGV, 1, 6)
 lease, memory = tonumber(lease), tonumber(memory)
 local now = micros()

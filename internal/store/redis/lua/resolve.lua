@@ -6,7 +6,7 @@
 --
 -- KEYS  meta, candidates, none
 -- ARGV  base, view, balance factor, the highest time in us that the clock can have
---       reached or 0 or, if it was found set forward, -1, the quarantine in ms;
+--       reached or 0 or, if it was found set forward, -1, the quarantine in ms, layout;
 --       of each id: id, its leaf, preferred sid or '', "DICE DICE DICE CHOICE" (the
 --       letter of why the preferred one is preferred);
 --       and, if they apply: host name that goes before or '', and, of one id alone,
@@ -29,8 +29,8 @@ local owned, placed, unknown, quarantined, none, stale, elsewhere, stepped, agai
 local call = redis.call
 local meta, candidates = KEYS[1], KEYS[2]
 local base, view, factor, limit = ARGV[1], ARGV[2], ARGV[3] + 0, ARGV[4] + 0
-local n = math.floor((#ARGV - 5) / 4)
-local before, refusal = ARGV[4 * n + 6], ARGV[4 * n + 7]
+local n = math.floor((#ARGV - 6) / 4)
+local before, refusal = ARGV[4 * n + 7], ARGV[4 * n + 8]
 local record = base .. 's:'
 
 -- What ids have in common is read once: the time and, until something of it may
@@ -61,7 +61,7 @@ end
 -- look reads the scores of those whom ids from one on prefer.
 local function look(from)
   local sids, k = {}, 0
-  for i = from + 2, 4 * n + 4, 4 do
+  for i = from + 2, 4 * n + 5, 4 do
     local sid = ARGV[i]
     if sid ~= '' and scores[sid] == nil then
       scores[sid] = false
@@ -110,7 +110,7 @@ if before and before ~= '' then
 end
 
 local answers, epoch, fault = {}, nil, nil
-for i = 6, 4 * n + 2, 4 do
+for i = 7, 4 * n + 3, 4 do
   local id, leaf, preferred = ARGV[i], ARGV[i + 1], ARGV[i + 2]
   local rows = base .. 'r:' .. leaf
   local answer, refused, former
@@ -155,7 +155,11 @@ for i = 6, 4 * n + 2, 4 do
       now = t[1] * 1000000 + t[2]
     end
     if not m or changed then
-      m, changed = call('HMGET', meta, 'epoch', 'quarantine', 'version', 'best'), false
+      m, changed = call('HMGET', meta, 'epoch', 'quarantine', 'version', 'best', 'layout'), false
+      if m[5] and m[5] ~= ARGV[6] then
+        fault = {err = 'LAYOUT ' .. m[5] .. ' ' .. ARGV[6]} -- its sessions are of nodes that look elsewhere for rows
+        break
+      end
       current = view == '-1' or view == (m[3] or '0')
     end
     if preferred ~= '' then
@@ -235,7 +239,7 @@ for i = 6, 4 * n + 2, 4 do
       -- The client whose refusal this is gets nothing.
       local excluded
       if refusal then
-        local client = ARGV[4 * n + 8]
+        local client = ARGV[4 * n + 9]
         excluded = string.match(call('HGET', base .. 'clients', client) or '', '^%d+ %d+ (%S+)')
       end
 
