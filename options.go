@@ -37,8 +37,9 @@ type Options struct {
 	// prefixes do not see each other. Not empty, no braces. Default "pinboard".
 	KeyPrefix string
 	// Shards is the number of parts that each namespace is split into, so that
-	// a Redis Cluster can spread one namespace over its nodes. It is fixed for
-	// the life of a deployment. From 1 to 1024, default 1.
+	// a Redis Cluster can spread one namespace over its nodes. A node with another
+	// number than the fleet's serves nothing: to change it, stop all nodes for one
+	// lease. From 1 to 1024, default 1.
 	Shards int
 
 	// LeaseTTL is how long a worker's session lives without a heartbeat, and

@@ -53,7 +53,8 @@
 //	attempt.go       what one worker is sent; headers.go its headers, minted.go the
 //	                 attestations
 //	transport.go     connections to workers; flow.go the context of what is open
-//	refused.go       refusals of workers; refusal.go pinboard's own
+//	refused.go       refusals of workers; refusal.go pinboard's own, unequal.go why
+//	                 a node serves nothing
 //	relay.go         passes the answer on; passing.go its body, piece by piece
 //	tunnel.go        WebSockets
 //	apart.go         streams that outlive their request (Options.DetachStreams);
@@ -114,6 +115,7 @@ type Pinboard struct {
 	registry *registry
 	limiter  *limiter
 	pings    singleflight.Group
+	unequal  unequal
 	pace     *pace
 	events   *history
 	hooks    *hooks // nil without any

@@ -83,7 +83,7 @@ func asRefusal(err error) *refusal {
 // writeRefusal answers with the error, and logs what the answer does not tell.
 func (p *Pinboard) writeRefusal(w http.ResponseWriter, r *http.Request, err error) {
 	ref := asRefusal(err)
-	if ref == errStoreAway && r.Context().Err() == nil && !errors.Is(err, errStoreAway) {
+	if ref == errStoreAway && r.Context().Err() == nil && !errors.Is(err, errStoreAway) && !p.unequal.says(p.log, err) {
 		p.log.Warn("request not served", zap.String("method", r.Method), zap.Error(err))
 	}
 	if ref.limit != limitNone {
