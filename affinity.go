@@ -33,7 +33,8 @@ func (a *ask) affinity() affinity {
 // affinity key is needed. An id that this node knows is most likely placed. Where new
 // ids count, those that have an owner do not. And some are not placed by a key.
 func (p *placer) looksFirst(a *ask) bool {
-	return a.prefer != "" || p.counts(a) || p.routes.get(a.instance) != nil || p.gate.isShut() || p.back.left() > 0
+	waits, _ := p.back.left()
+	return waits > 0 || a.prefer != "" || p.counts(a) || p.routes.get(a.instance) != nil || p.gate.isShut()
 }
 
 // counts reports whether placing the id counts for its client's address.

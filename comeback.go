@@ -26,8 +26,9 @@ type comeback struct {
 	// answers is of all questions, and writes of those that have something written: a
 	// store that answers may take no writes.
 	answers, writes outage
-	until           time.Time
-	begun           bool // see begin
+	until           time.Time // nothing is placed before, after an outage
+	begun           bool      // see begin
+	started         time.Time // nothing is placed before, after this node's start
 }
 
 // outage is of one kind of questions: asked is when the latest one was put that was
@@ -87,7 +88,7 @@ func (c *comeback) begin(ctx context.Context, sessions store.Sessions) error {
 	now := time.Now()
 	old := slices.ContainsFunc(live, func(s store.Session) bool { return now.Sub(s.RegisteredAt) > c.grace() })
 	if !c.begun && !old {
-		c.until = now.Add(c.grace())
+		c.started = now.Add(c.grace())
 	}
 	c.begun = true
 	return nil
@@ -147,13 +148,18 @@ func (c *comeback) heard(asked time.Time) {
 
 // left returns for how long nothing is to be placed, 0 mostly. While the store
 // is away, that is all of the time that it will be: the look-up that finds it
-// back must not place either.
-func (c *comeback) left() time.Duration {
+// back must not place either. cutOff says that workers of any namespace may have been
+// cut off from the store.
+func (c *comeback) left() (left time.Duration, cutOff bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := time.Now()
 	if c.answers.long(c.lease, now) || c.writes.long(c.lease, now) {
-		return c.grace()
+		return c.grace(), true
 	}
-	return max(0, c.until.Sub(now))
+	until := c.until
+	if c.started.After(until) {
+		until = c.started
+	}
+	return max(0, until.Sub(now)), now.Before(c.until)
 }

@@ -163,8 +163,10 @@ func (c *fleetCollector) refresh() {
 	// Nobody who collects says how long he waits.
 	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
 	defer cancel()
+	pinged := make(chan error, 1)
+	go func() { pinged <- c.p.ping(ctx) }()
 	err := c.ask(ctx)
-	c.writable = c.p.ping(ctx) == nil
+	c.writable = <-pinged == nil
 	c.reached, c.read = err == nil, time.Now()
 	c.namespaces.forget()
 }

@@ -332,10 +332,10 @@ func (p *placer) place(ctx context.Context, a ask, by affinity) (store.Result, e
 	if err := p.back.begin(ctx, p.store); err != nil {
 		return store.Result{}, err
 	}
-	if left := p.back.left(); left > 0 && a.refused == nil {
+	if left, cutOff := p.back.left(); left > 0 && a.refused == nil {
 		req.View = lookOnly
 		res, err := p.store.Resolve(ctx, req)
-		if err == nil && (res.Outcome == store.StaleView || res.Outcome == store.UnknownNamespace) {
+		if err == nil && (res.Outcome == store.StaleView || cutOff && res.Outcome == store.UnknownNamespace) {
 			return res, moving("placement waits for workers that may have been cut off from the store", left).because(reasonRecovering)
 		}
 		return res, err
