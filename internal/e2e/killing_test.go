@@ -22,7 +22,7 @@ import (
 // lease.
 var (
 	lastingKeys = regexp.MustCompile(`}:(r:\d+|leaves|meta|sessions|candidates|clients|generation|live|namespaces|floor|lapses|events|moves)$`)
-	mortalKeys  = regexp.MustCompile(`}:(g:.*|m:.*|x:.*|hosts|c:.*|w:.*|sweep)$`)
+	mortalKeys  = regexp.MustCompile(`}:(g:.*|m:.*|x:.*|hosts|c:.*|w:.*|sweep|layout|ping)$`)
 	leasedKeys  = regexp.MustCompile(`}:(s:.*|u:.*)$`)
 )
 

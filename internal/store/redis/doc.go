@@ -31,6 +31,7 @@
 //	floor      string  the highest epoch of the bindings that were forgotten
 //	layout     string  "VERSION SHARDS", by which the sessions were registered; lives
 //	                   as the last of them: see Layout
+//	ping       string  what was last written to see that something can be
 //	lapses     hash    sid of each that is in live to the event that it has lapsed
 //	events     stream  what happened to workers, store.KeptEvents of them or a few
 //	                   more, by numbers that rise over both streams
@@ -60,7 +61,7 @@
 // And of both, none, which is the beginning alone and is never there: see Slots that
 // move.
 //
-// Only the s:, u:, c:, w:, x:, g:, m:, hosts, layout and sweep keys have a TTL. No other
+// Only the s:, u:, c:, w:, x:, g:, m:, hosts, layout, ping and sweep keys have a TTL. No other
 // key makes a session live: its s: record alone does, in the fleet and in each
 // bucket, and only register.lua and join.lua create one. Whatever meets the sid
 // of a record that is gone takes it for dead.
