@@ -39,6 +39,7 @@ type prober struct {
 	dial    func(ctx context.Context, network, addr string) (net.Conn, error)
 	pool    *upstream.Pool
 	within  time.Duration // probeTime
+	telling time.Duration // statsTime
 	metrics *metrics      // nil for none
 }
 
@@ -58,7 +59,7 @@ type probe struct {
 // newProber makes probes like the given transport, which guards the addresses
 // that are dialled.
 func newProber(transport *http.Transport) *prober {
-	p := &prober{dial: transport.DialContext, within: probeTime}
+	p := &prober{dial: transport.DialContext, within: probeTime, telling: statsTime}
 	p.pool = upstream.New(upstream.Config{
 		Dial:              func(ctx context.Context, network, addr string) (net.Conn, error) { return p.dial(ctx, network, addr) },
 		TLS:               transport.TLSClientConfig,

@@ -122,7 +122,7 @@ func newRegNode(t testing.TB, opts Options, dial regDial) *regNode {
 func serveRegNode(t testing.TB, opts Options) *regNode {
 	t.Helper()
 	n := newRegNode(t, opts, nil)
-	n.pb.probe.within, n.pb.registry.within = patience, 2*patience
+	n.pb.probe.within, n.pb.probe.telling, n.pb.registry.within = patience, patience, 2*patience
 	n.store.Store = patientStore{n.store.Store}
 	server := httptest.NewServer(n.pb)
 	client := &http.Client{Transport: &http.Transport{}}

@@ -121,7 +121,7 @@ func statsError(message string) json.RawMessage {
 // stats asks a worker, by the rules of a probe, for its stats. The errors are for
 // the caller.
 func (p *prober) stats(ctx context.Context, s *store.Session) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, statsTime)
+	ctx, cancel := context.WithTimeout(ctx, p.telling)
 	defer cancel()
 	attestation, err := attest.Mint(s.Secret, attest.Claims{Audience: s.ID}, time.Now())
 	if err != nil {

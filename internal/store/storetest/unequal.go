@@ -175,7 +175,7 @@ func unequalTogether(t *testing.T, f Fixture) {
 func shardsChanged(t *testing.T, f Fixture) {
 	for _, shards := range [][2]int{{1, 4}, {4, 1}} {
 		d := &directory{Fixture: f, cfg: store.Config{Prefix: "storetest-" + rand.Text()}}
-		before, after := d.sharded(shards[0], f.LeaseTTL), d.sharded(shards[1], f.LeaseTTL)
+		before, after := d.sharded(shards[0], f.LeaseTTL), d.sharded(shards[1], time.Hour)
 		joinThrough(t, before, "a")
 		refused(t, after.CheckRegister(t.Context(), registration("a")), shards[1], shards[0], "at first")
 		f.Advance(t, f.LeaseTTL)
