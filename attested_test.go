@@ -46,7 +46,7 @@ func TestARequestIsAttestedWhenItIsSent(t *testing.T) {
 		"after its body": {
 			ask: func(b *limited) *client {
 				c := b.ask("POST /counters/alice HTTP/1.1\r\nHost: p\r\nContent-Length: 4\r\n\r\n")
-				time.Sleep(wait)
+				time.Sleep(wait)        // virtual time
 				b.ask(get).whole("GET") // so that there is a connection
 				c.send("body")
 				return c
@@ -60,10 +60,10 @@ func TestARequestIsAttestedWhenItIsSent(t *testing.T) {
 		},
 		"on a connection that was in use": {
 			most:   1,
-			handle: func(*hit) bool { time.Sleep(wait); return false },
+			handle: func(*hit) bool { time.Sleep(wait); return false }, // virtual time
 			ask: func(b *limited) *client {
 				b.ask(get)
-				time.Sleep(time.Second)
+				time.Sleep(time.Second) // virtual time
 				return b.ask(get)
 			},
 			hits: 2,
@@ -73,7 +73,7 @@ func TestARequestIsAttestedWhenItIsSent(t *testing.T) {
 				if len(h.w.seen()) != 2 {
 					return false
 				}
-				time.Sleep(wait)
+				time.Sleep(wait) // virtual time
 				return true
 			},
 			ask: func(b *limited) *client {
@@ -88,7 +88,7 @@ func TestARequestIsAttestedWhenItIsSent(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var b *limited
 				dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
-					time.Sleep(c.dial)
+					time.Sleep(c.dial) // virtual time
 					return b.worker.listener.(*memnet.Listener).Dial(ctx)
 				}
 				b = newLimited(t, Options{Transport: &http.Transport{DialContext: dial, MaxConnsPerHost: c.most}, Limits: Limits{DialTimeout: time.Minute}}, func(h *hit) {

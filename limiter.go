@@ -24,7 +24,7 @@ const (
 	slotPatience = time.Second
 	// slotEvery is how often it looks for one.
 	slotEvery = 20 * time.Millisecond
-	// tellEvery is how often the log tells of requests that are too many.
+	// tellEvery is how often the log tells of what may happen with every request.
 	tellEvery = 10 * time.Second
 )
 
@@ -62,15 +62,23 @@ type limiter struct {
 	bodiesOf      map[credential]*bodiesOf // of those who have, or wait for, some of them
 	replay        atomic.Int64             // bytes that replay buffers may hold
 	reached       *tally[limitName]        // what was reached without a refusal
-	told          atomic.Int64             // when the log last told of requests too many, in Unix ns
+	told          seldom                   // that requests are turned away
 }
 
 // tell has the log say, once in a while, that requests are turned away.
 func (l *limiter) tell(log *zap.Logger, why error) {
-	last, now := l.told.Load(), time.Now().UnixNano()
-	if now-last >= int64(tellEvery) && l.told.CompareAndSwap(last, now) {
+	if l.told.due() {
 		log.Warn("requests are turned away", zap.Error(why))
 	}
+}
+
+// seldom is when the log last told of something that may happen often, in Unix ns.
+type seldom struct{ atomic.Int64 }
+
+// due reports whether the log is to tell of it now, and takes note that it does.
+func (s *seldom) due() bool {
+	last, now := s.Load(), time.Now().UnixNano()
+	return now-last >= int64(tellEvery) && s.CompareAndSwap(last, now)
 }
 
 // credential names whose call it is.

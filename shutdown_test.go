@@ -25,7 +25,7 @@ func TestANodeThatClosesGoesOnCuttingAFrozenOwnersClients(t *testing.T) {
 		c := b.ask("GET /counters/alice HTTP/1.1\r\nHost: p\r\n\r\n")
 		c.answer("GET")
 		require.NoError(t, b.pb.Close())
-		time.Sleep(time.Minute)
+		time.Sleep(time.Minute) // virtual time
 		require.EqualValues(t, 1, b.pb.counters.proxying.Load(), "requests in flight run to their end")
 		require.NoError(t, b.pb.Shutdown(t.Context()))
 		require.Less(t, time.Since(began), b.pb.opts.LeaseTTL+2*watchEvery)

@@ -40,7 +40,7 @@ func TestANodeWithOtherShardsServesNothing(t *testing.T) {
 		require.Equal(t, 1, strings.Count(said, line)-before, "once in a while")
 		require.Contains(t, said, `"level":"error"`)
 		require.Contains(t, said, "Shards (PINBOARD_SHARDS) is 8 on this node and 1 on the nodes that workers are registered with")
-		<-time.After(unequalEvery)
+		<-time.After(tellEvery)
 		other.get("/healthz", "")
 		require.Equal(t, 2, strings.Count(other.said.String(), line)-before)
 
